@@ -1,0 +1,116 @@
+"""What the command-line tools share: one line for an error, and the listing."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable
+
+from absl import flags
+
+from experiments.config import config_names
+from mlti_jax.backbones import BACKBONES
+from mlti_jax.data import DATASETS
+from mlti_jax.errors import InputError
+from mlti_jax.learners import LEARNERS
+from mlti_jax.strategies import STRATEGIES
+from mlti_jax.training import Interrupted
+
+
+def run(main: Callable[[list[str]], None], module_docstring: str) -> int:
+    """Parses the flags and runs `main`, telling errors of the user in one message.
+
+    Returns:
+      The exit code.
+    """
+    try:
+        argv = _parse(sys.argv, module_docstring)
+        if argv is not None:
+            main(argv)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(str(stop), file=sys.stderr)
+        return stop.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(
+            f"error: {error.strerror}{where}; what was saved before is kept. Make "
+            "room or choose another directory, and run the same command again",
+            file=sys.stderr,
+        )
+        return 2
+    return 0
+
+
+def listing() -> str:
+    """What can be chosen, one family a line."""
+    families = {
+        "learners": LEARNERS,
+        "strategies": STRATEGIES,
+        "backbones": BACKBONES,
+        "datasets": DATASETS,
+        "configs": config_names(),
+    }
+    lines = [
+        f"{family + ':':12} {' '.join(names)}" for family, names in families.items()
+    ]
+    lines += ["", "Strategies are combined with +, as in strategy=NAME+NAME."]
+    return "\n".join(lines)
+
+
+def _parse(argv: list[str], module_docstring: str) -> list[str] | None:
+    """The arguments that are no flags; None if help was asked for."""
+    if any(arg.lstrip("-") in ("help", "h", "helpfull") for arg in argv[1:]):
+        print(module_docstring)
+        print(_flag_help())
+        return None
+    try:
+        return flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+        raise _unknown_flag(error.flagname, argv) from None
+    except flags.Error as error:
+        raise InputError(_last_line(error)) from None
+    except OSError as error:
+        if "onfig" not in str(error):
+            raise
+        raise InputError(
+            f"the config file can't be read ({_last_line(error)}); configs here: "
+            f"{', '.join(config_names())}, as experiments/configs/NAME.py"
+        ) from None
+
+
+def _flag_help() -> str:
+    known = flags.FLAGS.get_flags_for_module(sys.argv[0])
+    lines = [f"  --{flag.name}: {flag.help}" for flag in known]
+    return "\n".join(["Flags:", *lines, "  --config.FIELD=VALUE: set a field."])
+
+
+def _unknown_flag(name: str, argv: list[str]) -> InputError:
+    """Says which fields there are where an unknown one was given."""
+    if not name.startswith("config."):
+        return InputError(f"unknown flag --{name}; see --help")
+    flags.FLAGS.unparse_flags()
+    flags.FLAGS([argv[0], *(arg for arg in argv if arg.startswith("--config="))])
+    section, place = flags.FLAGS["config"].value, "config"
+    for part in name.split(".")[1:]:
+        if section is None or not hasattr(section, "keys") or part not in section:
+            break
+        section, place = section[part], f"{place}.{part}"
+    known = sorted(section.keys()) if hasattr(section, "keys") else []
+    return InputError(
+        f"unknown config field {name!r}; {place} has: {', '.join(known) or 'no fields'}"
+    )
+
+
+def _last_line(error: Exception) -> str:
+    """What matters of an error that carries a traceback in its text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[-1] if "Traceback" in str(error) else " ".join(lines)
+    return text.removeprefix("mlti_jax.errors.InputError: ")

@@ -1,0 +1,67 @@
+"""Trains and evaluates: `python -m experiments.run --config=FILE --workdir=DIR`.
+
+Examples, from the root of the project:
+
+  The paper's RainbowMNIST experiment, with MNIST's IDX files in DATA/mnist:
+    python -m experiments.run --workdir=/tmp/rainbow --data_dir=DATA \\
+      --config=experiments/configs/rainbow_mnist.py:learner=maml,strategy=mlti
+
+  The same with another seed and fewer steps (any field of the config can be set):
+    ... --config.seed=1 --config.train.steps=2000
+
+  Vanilla and MLTI side by side in a few minutes, on data that comes with the install:
+    python -m experiments.run --config=experiments/configs/quickstart.py \\
+      --workdir=/tmp/quickstart
+
+  Learners, strategies, backbones, datasets and configs:
+    python -m experiments.run --list
+
+The work directory then holds config.json, metrics.jsonl, tensorboard/, checkpoints/
+and results.json. The same command goes on with a run that was interrupted, and says so
+if it is finished.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from absl import flags, logging
+from ml_collections import config_flags
+
+from experiments import command_line
+from experiments.compare import compare
+from mlti_jax.errors import InputError
+from mlti_jax.training import build, train_and_evaluate
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "A file of experiments/configs, and after a colon its arguments."
+)
+WORKDIR = flags.DEFINE_string("workdir", None, "Where the run leaves all it makes.")
+DATA_DIR = flags.DEFINE_string(
+    "data_dir",
+    None,
+    "Where prepared datasets live; else MLTI_DATA_DIR, else ~/.cache/mlti_jax.",
+)
+LIST = flags.DEFINE_bool("list", False, "List what can be chosen, and exit.")
+
+
+def main(argv: list[str]) -> None:
+    """Runs one config, or the several strategies that it compares."""
+    if len(argv) > 1:
+        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
+    if LIST.value:
+        print(command_line.listing())
+        return
+    for flag in (CONFIG, WORKDIR):
+        if flag.value is None:
+            raise InputError(f"--{flag.name} is missing; see --help, or --list")
+    logging.set_verbosity(logging.WARNING)
+    config = CONFIG.value
+    if config.get("compare"):
+        compare(config, WORKDIR.value, DATA_DIR.value)
+    else:
+        train_and_evaluate(build(config, DATA_DIR.value), WORKDIR.value)
+
+
+if __name__ == "__main__":
+    sys.exit(command_line.run(main, __doc__))

@@ -1,0 +1,32 @@
+"""Networks as layer stacks. A new one is one file and one line in `BACKBONES`."""
+
+from collections.abc import Callable
+
+from mlti_jax.backbones.conv4 import conv4
+from mlti_jax.backbones.layers import BatchNorm, ConvBlock, DenseBlock, Head
+from mlti_jax.backbones.mlp import mlp
+from mlti_jax.backbones.stack import Mode, Stack
+from mlti_jax.errors import unknown_name
+
+BACKBONES: dict[str, Callable[..., Stack]] = {"conv4": conv4, "mlp": mlp}
+
+
+def make(name: str, **options) -> Stack:
+    """Builds a backbone by its name."""
+    if name not in BACKBONES:
+        raise unknown_name("backbone", name, BACKBONES)
+    return BACKBONES[name](**options)
+
+
+__all__ = [
+    "BACKBONES",
+    "BatchNorm",
+    "ConvBlock",
+    "DenseBlock",
+    "Head",
+    "Mode",
+    "Stack",
+    "conv4",
+    "make",
+    "mlp",
+]

@@ -1,0 +1,130 @@
+"""The modules that stacks are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from mlti_jax import ops
+from mlti_jax.backbones.stack import Mode
+from mlti_jax.types import Array, PyTree
+
+# Uniform in +-1/sqrt(fan in), the initialisation of the reference implementations.
+uniform_fan_in = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation over all axes but the last.
+
+    Running averages are updated in training as `0.9 * old + 0.1 * new`, the variance
+    with Bessel's correction.
+    """
+
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: Array, mode: Mode, weight: Array | None = None) -> Array:
+        features = x.shape[-1]
+        scale = self.param("scale", nn.initializers.ones, (features,))
+        offset = self.param("offset", nn.initializers.zeros, (features,))
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, (features,))
+        running_var = self.variable("batch_stats", "var", jnp.ones, (features,))
+        if mode.batch_statistics or mode.train:
+            mean, var = ops.batch_moments(x, weight)
+        if mode.train:
+            samples = x.shape[0] if weight is None else weight.sum()
+            count = samples * (x[0].size // features)
+            unbiased = var * count / jnp.maximum(count - 1, 1)
+            self._update(running_mean, mean)
+            self._update(running_var, unbiased)
+        if not mode.batch_statistics:
+            mean, var = running_mean.value, running_var.value
+        return ops.normalise(x, mean, var, scale, offset, self.epsilon)
+
+    def _update(self, running: nn.Variable, new: Array) -> None:
+        # The averages are read at test time only; no gradient goes through them.
+        new = jax.lax.stop_gradient(new)
+        running.value = self.momentum * running.value + (1 - self.momentum) * new
+
+
+class ConvBlock(nn.Module):
+    """3x3 convolution, batch-norm, 2x2 max-pooling, ReLU: `[N,H,W,C]` to half the size.
+
+    ReLU comes after the pooling, where there is a quarter of the data; both are
+    monotone, so the result is the same. The convolution has no bias: the
+    normalisation takes it away.
+    """
+
+    filters: int
+
+    @nn.compact
+    def __call__(
+        self,
+        h: Array,
+        mode: Mode,
+        weight: Array | None = None,
+        hook: Callable | None = None,
+    ) -> Array:
+        shape = (3, 3, h.shape[-1], self.filters)
+        out = ops.conv2d(h, self.param("kernel", uniform_fan_in, shape))
+        if hook is not None:
+            out = hook(h, out)
+        out = BatchNorm(name="norm")(out, mode, weight)
+        return nn.relu(ops.max_pool(out))
+
+
+class DenseBlock(nn.Module):
+    """Linear map, batch-norm, leaky ReLU, dropout: `[N, D]` to `[N, features]`.
+
+    Attributes:
+      features: size of the output.
+      slope: of the leaky ReLU; 0 is ReLU.
+      dropout: share of the outputs set to zero in training.
+    """
+
+    features: int
+    slope: float = 0.01
+    dropout: float = 0.0
+
+    @nn.compact
+    def __call__(
+        self,
+        h: Array,
+        mode: Mode,
+        weight: Array | None = None,
+        hook: Callable | None = None,
+    ) -> Array:
+        shape = (h.shape[-1], self.features)
+        out = h @ self.param("kernel", uniform_fan_in, shape)
+        if hook is not None:
+            out = hook(h, out)
+        out = BatchNorm(name="norm")(out, mode, weight)
+        out = nn.leaky_relu(out, self.slope)
+        if self.dropout > 0:
+            out = nn.Dropout(self.dropout)(out, deterministic=not mode.train)
+        return out
+
+
+class Head(nn.Module):
+    """Flattens and maps linearly to `outputs` logits or targets."""
+
+    outputs: int
+
+    @nn.compact
+    def __call__(
+        self,
+        h: PyTree,
+        mode: Mode,
+        weight: Array | None = None,
+        hook: Callable | None = None,
+    ) -> Array:
+        del mode, weight, hook
+        h = h.reshape(h.shape[0], -1)
+        shape = (h.shape[-1], self.outputs)
+        kernel = self.param("kernel", uniform_fan_in, shape)
+        bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
+        return h @ kernel + bias

@@ -1,0 +1,21 @@
+"""The fully connected networks for molecules and for cells (App. D.1 and E.1)."""
+
+from __future__ import annotations
+
+from mlti_jax.backbones.layers import DenseBlock
+from mlti_jax.backbones.stack import Stack
+
+
+def mlp(
+    hidden: tuple[int, ...] = (500, 500), slope: float = 0.01, dropout: float = 0.0
+) -> Stack:
+    """Fully connected blocks; the defaults are the network for molecules (1024 bits).
+
+    The network for cells (2,866 genes) is `mlp((64, 64), slope=0.0, dropout=0.2)`.
+
+    Args:
+      hidden: outputs of each block.
+      slope: of the leaky ReLU; 0 is ReLU.
+      dropout: share of each block's outputs set to zero in training.
+    """
+    return Stack(tuple(DenseBlock(size, slope, dropout) for size in hidden))

@@ -1,0 +1,119 @@
+"""A network as an ordered stack of layers, of which any contiguous part can be run.
+
+MLTI mixes hidden representations `H^l`, gradient-based learners adapt some layers and
+share the others: both need a network that can be entered and left at any layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+
+from mlti_jax.types import Array, PyTree
+
+Hook = Callable[[int, PyTree, Array], Array]
+
+
+class Mode(NamedTuple):
+    """How a network is run; static.
+
+    Attributes:
+      train: noise (dropout) is on and running averages are updated.
+      batch_statistics: normalise by the statistics of the set at hand rather than by
+        the running averages.
+    """
+
+    train: bool = False
+    batch_statistics: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """Layers `0..L-1`; the input of layer l is `H^l`, so `H^0` is the network's input.
+
+    Each layer is a Flax module called as `layer(h, mode, weight=..., hook=...)`, with
+    parameters in the collection `params` and running averages in `batch_stats`.
+
+    Attributes:
+      layers: the modules, in order.
+    """
+
+    layers: tuple[nn.Module, ...]
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def append(self, layer: nn.Module) -> Stack:
+        """The stack with one more layer on top."""
+        return Stack((*self.layers, layer))
+
+    def init(self, key: Array, x: PyTree) -> tuple[tuple, tuple]:
+        """Initialises all layers on an input `x`, every leaf `[N, ...]`.
+
+        Returns:
+          `(params, state)`, each a tuple with one entry a layer.
+        """
+        params, state = [], []
+        for index, layer in enumerate(self.layers):
+            layer_key = jax.random.fold_in(key, index)
+            mode = Mode(train=False, batch_statistics=True)
+            x, variables = layer.init_with_output(layer_key, x, mode)
+            params.append(variables.get("params", {}))
+            state.append(variables.get("batch_stats", {}))
+        return tuple(params), tuple(state)
+
+    def apply(
+        self,
+        params: tuple,
+        state: tuple,
+        h: PyTree,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        key: Array | None = None,
+        mode: Mode = Mode(),
+        weight: Array | None = None,
+        hook: Hook | None = None,
+    ) -> tuple[PyTree, tuple]:
+        """Runs the layers `start..stop-1`: from `H^start` to `H^stop`.
+
+        Args:
+          params: one entry a layer, of the whole stack.
+          state: running averages, one entry a layer, of the whole stack.
+          h: `H^start`, every leaf `[N, ...]`.
+          start: the layer whose input `h` is.
+          stop: the first layer that is not run; all the rest if None.
+          key: a PRNG key for noise, needed if a layer draws any in training.
+          mode: train or not, and which statistics normalise.
+          weight: `[N]`, 0 for samples that must not enter the statistics.
+          hook: `(layer, input, output) -> output`, may change what a block's linear
+            map gives before it is normalised.
+
+        Returns:
+          `(H^stop, state)`, with the state of the layers run brought up to date.
+        """
+        stop = len(self) if stop is None else stop
+        state = list(state)
+        for index in range(start, stop):
+            rngs = {} if key is None else {"dropout": jax.random.fold_in(key, index)}
+            layer_hook = None if hook is None else _bind(hook, index)
+            h, updated = self.layers[index].apply(
+                {"params": params[index], "batch_stats": state[index]},
+                h,
+                mode,
+                weight=weight,
+                hook=layer_hook,
+                rngs=rngs,
+                mutable=["batch_stats"] if mode.train else [],
+            )
+            if mode.train:
+                state[index] = updated.get("batch_stats", state[index])
+        return h, tuple(state)
+
+
+def _bind(hook: Hook, index: int) -> Callable[[PyTree, Array], Array]:
+    return lambda h, output: hook(index, h, output)

@@ -1,0 +1,51 @@
+"""Meta-learners. A new one is one file and one line in `LEARNERS`."""
+
+from collections.abc import Callable
+
+from mlti_jax.backbones import Stack
+from mlti_jax.errors import unknown_name
+from mlti_jax.learners.base import (
+    CLASSIFICATION,
+    REGRESSION,
+    Aux,
+    Learner,
+    Objective,
+    Variables,
+)
+from mlti_jax.learners.gradient import GradientLearner, UpdateRule, adapt, maml
+from mlti_jax.learners.metric import ProtoNet, protonet, prototypes
+
+LEARNERS: dict[str, Callable[..., Learner]] = {"maml": maml, "protonet": protonet}
+
+
+def make(name: str, backbone: Stack, outputs: int, **options) -> Learner:
+    """Builds a learner by its name.
+
+    Args:
+      name: one of `LEARNERS`.
+      backbone: the network without a head.
+      outputs: classes of a task, or length of a regression target.
+      **options: the learner's hyper-parameters.
+    """
+    if name not in LEARNERS:
+        raise unknown_name("learner", name, LEARNERS)
+    return LEARNERS[name](backbone, outputs, **options)
+
+
+__all__ = [
+    "CLASSIFICATION",
+    "LEARNERS",
+    "REGRESSION",
+    "Aux",
+    "GradientLearner",
+    "Learner",
+    "Objective",
+    "ProtoNet",
+    "UpdateRule",
+    "Variables",
+    "adapt",
+    "make",
+    "maml",
+    "protonet",
+    "prototypes",
+]

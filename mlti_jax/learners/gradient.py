@@ -1,0 +1,306 @@
+"""Gradient-based meta-learning: one inner loop, several compositions (Sec. 2, Eq. 1).
+
+A learner of this family is an inner loop with an *update rule* (how a gradient
+becomes a step) and a set of *adapted layers*. MAML (Finn et al. 2017) takes a fixed
+step on the layers that the paper names for each network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+
+from mlti_jax.backbones import Head, Stack
+from mlti_jax.errors import InputError
+from mlti_jax.learners.base import (
+    CLASSIFICATION,
+    Aux,
+    Objective,
+    Variables,
+    mode_for,
+    run_task,
+)
+from mlti_jax.types import Array, Batch, PyTree, Task
+
+
+class UpdateRule(NamedTuple):
+    """How an inner-loop gradient becomes a step.
+
+    Attributes:
+      init: `(adapted params) -> parameters of the rule`, meta-learned with the rest.
+      step: `(parameters of the rule, gradient) -> what is subtracted`.
+    """
+
+    init: Callable[[PyTree], PyTree]
+    step: Callable[[PyTree, PyTree], PyTree]
+
+
+def fixed_step(learning_rate: float) -> UpdateRule:
+    r"""MAML's rule: :math:`\eta \nabla_\theta \mathcal{L}`."""
+    return UpdateRule(
+        init=lambda params: (),
+        step=lambda _, grads: jax.tree.map(lambda g: learning_rate * g, grads),
+    )
+
+
+def adapt(
+    loss_fn: Callable[[PyTree, int | Array], Array],
+    params: PyTree,
+    step: Callable[[PyTree], PyTree],
+    num_steps: int,
+    *,
+    second_order: bool = True,
+    remat: bool = False,
+    unroll: bool = True,
+) -> PyTree:
+    r"""The inner loop: :math:`\phi \leftarrow \phi - step(\nabla \mathcal{L}(\phi))`.
+
+    A pure function of the parameters, differentiable through every step.
+
+    Args:
+      loss_fn: `(params, i) -> scalar`, the support loss in step i.
+      params: where adaptation starts.
+      step: what is subtracted, given a gradient.
+      num_steps: how many steps.
+      second_order: whether derivatives go through the inner gradients; if not, they
+        are taken as constants (first-order MAML).
+      remat: recompute each step's intermediates in the outer backward pass instead of
+        keeping them: less memory, more time, the same result.
+      unroll: a Python loop (runs faster) instead of `lax.scan` (compiles faster).
+
+    Returns:
+      The adapted parameters.
+
+    Example:
+      >>> loss = lambda w, i: 0.5 * w**2
+      >>> float(adapt(loss, 1.0, lambda g: 0.5 * g, num_steps=2))
+      0.25
+    """
+
+    def body(phi: PyTree, index: int | Array) -> tuple[PyTree, None]:
+        grads = jax.grad(loss_fn)(phi, index)
+        if not second_order:
+            grads = jax.lax.stop_gradient(grads)
+        return jax.tree.map(lambda p, s: p - s, phi, step(grads)), None
+
+    if remat:
+        body = jax.checkpoint(body)
+    if not unroll:
+        return jax.lax.scan(body, params, jax.numpy.arange(num_steps))[0]
+    for index in range(num_steps):
+        params, _ = body(params, index)
+    return params
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientLearner:
+    """Adapts some layers to a task by gradient descent on its support set.
+
+    Attributes:
+      stack: the network, its head included.
+      objective: loss and metric.
+      adapted_layers: the layers that the inner loop changes, ascending.
+      rule: how a gradient becomes a step.
+      steps: inner steps in training.
+      eval_steps: inner steps at test time.
+      second_order, remat, unroll: see `adapt`.
+      norm: batch-norm policy at test time, `batch` or `running`.
+    """
+
+    stack: Stack
+    objective: Objective
+    adapted_layers: tuple[int, ...]
+    rule: UpdateRule
+    steps: int = 5
+    eval_steps: int = 5
+    second_order: bool = True
+    remat: bool = False
+    unroll: bool = True
+    norm: str = "batch"
+
+    joint_statistics = False
+    class_pairs = False
+
+    @property
+    def deepest_mixing_layer(self) -> int:
+        """`L^s`, the first adapted layer: its input is still shared by all tasks."""
+        return self.adapted_layers[0]
+
+    def init(self, key: Array, x: PyTree) -> Variables:
+        """Initialises on an input `x`, every leaf `[N, ...]`."""
+        params, state = self.stack.init(key, x)
+        rule = self.rule.init(self._adapted(params))
+        return Variables(params={"model": params, "rule": rule}, state=state)
+
+    def embed(
+        self, variables: Variables, task: Task, key: Array, layer: int, train: bool
+    ) -> tuple[Task, PyTree]:
+        """Moves a task's x from the input to `layer`, each set by its statistics."""
+        return self._run_shared(variables, task, key, 0, layer, train)
+
+    def loss(
+        self, variables: Variables, task: Task, key: Array, layer: int, train: bool
+    ) -> tuple[Array, Aux]:
+        r"""Eq. 1: :math:`\mathcal{L}(f_\phi; D^q)` with phi adapted to :math:`D^s`.
+
+        The features of the shared layers are computed once, outside the inner loop.
+        """
+        key_shared, key_inner, key_outer = jax.random.split(key, 3)
+        first = self.deepest_mixing_layer
+        task, state = self._run_shared(variables, task, key_shared, layer, first, train)
+        variables = variables.replace(state=state)
+        phi = self.adapt(variables, task.support, key_inner, first, train)
+
+        def judge(params):
+            outputs, new_state = self._forward(
+                params, state, task.query, first, key_outer, train
+            )
+            return self.objective.loss(outputs, task.query), outputs, new_state
+
+        loss_before, outputs_before, _ = judge(variables.params["model"])
+        loss, outputs, state = judge(phi)
+        metric = self.objective.metric(outputs, task.query)
+        return loss, Aux(state, metric, outputs, loss_before, outputs_before)
+
+    def adapt(
+        self,
+        variables: Variables,
+        support: Batch,
+        key: Array,
+        layer: int = 0,
+        train: bool = False,
+    ) -> PyTree:
+        """The network's parameters after adaptation to `support`.
+
+        Args:
+          variables: as from `init`.
+          support: the support set, its x at `layer`.
+          key: a PRNG key for noise (dropout), used in training only.
+          layer: the layer at which x enters, at most `L^s`.
+          train: whether this is training: number of steps, noise, statistics.
+
+        Returns:
+          Parameters of the whole stack, one entry a layer; shared layers unchanged.
+        """
+        params, state = variables.params["model"], variables.state
+        first = self.deepest_mixing_layer
+        mode = mode_for(self.norm, train)
+        h, _ = self.stack.apply(
+            params,
+            state,
+            support.x,
+            layer,
+            first,
+            key=key,
+            mode=mode,
+            weight=support.weight,
+        )
+        features = support.replace(x=h)
+
+        def loss_fn(adapted: PyTree, index: int | Array) -> Array:
+            step_key = jax.random.fold_in(key, index)
+            merged = self._merge(params, adapted)
+            outputs, _ = self._forward(merged, state, features, first, step_key, train)
+            return self.objective.loss(outputs, features)
+
+        rule_params = variables.params["rule"]
+        adapted = adapt(
+            loss_fn,
+            self._adapted(params),
+            lambda grads: self.rule.step(rule_params, grads),
+            self.steps if train else self.eval_steps,
+            second_order=self.second_order,
+            remat=self.remat,
+            unroll=self.unroll,
+        )
+        return self._merge(params, adapted)
+
+    def predict(
+        self, variables: Variables, support: Batch, query_x: PyTree, key: Array
+    ) -> Array:
+        """Outputs `[N_q, C]` of the network adapted to `support`."""
+        phi = self.adapt(variables, support, key)
+        mode = mode_for(self.norm, train=False)
+        return self.stack.apply(phi, variables.state, query_x, mode=mode)[0]
+
+    def _run_shared(self, variables, task, key, start, stop, train):
+        return run_task(
+            self.stack,
+            variables.params["model"],
+            variables.state,
+            task,
+            start,
+            stop,
+            key=key,
+            mode=mode_for(self.norm, train),
+            joint=self.joint_statistics,
+        )
+
+    def _forward(self, params, state, batch, start, key, train):
+        return self.stack.apply(
+            params,
+            state,
+            batch.x,
+            start,
+            key=key,
+            mode=mode_for(self.norm, train),
+            weight=batch.weight,
+        )
+
+    def _adapted(self, params: tuple) -> tuple:
+        return tuple(params[layer] for layer in self.adapted_layers)
+
+    def _merge(self, params: tuple, adapted: tuple) -> tuple:
+        merged = list(params)
+        for layer, values in zip(self.adapted_layers, adapted, strict=True):
+            merged[layer] = values
+        return tuple(merged)
+
+
+def maml(
+    backbone: Stack,
+    outputs: int,
+    *,
+    objective: Objective = CLASSIFICATION,
+    adapted_layers: Sequence[int] = (-2, -1),
+    inner_learning_rate: float = 0.01,
+    steps: int = 5,
+    eval_steps: int | None = None,
+    **options,
+) -> GradientLearner:
+    """MAML (Finn et al. 2017), with the paper's values as defaults.
+
+    Args:
+      backbone: the network without a head; a linear one is put on top.
+      outputs: classes of a task, or length of a regression target.
+      objective: loss and metric.
+      adapted_layers: of the network with its head; negative numbers count from the
+        top, so that the default is the last block and the classifier.
+      inner_learning_rate: eta.
+      steps: inner steps in training.
+      eval_steps: inner steps at test time; as in training if not given.
+      **options: see `GradientLearner`.
+    """
+    stack = backbone.append(Head(outputs))
+    return GradientLearner(
+        stack=stack,
+        objective=objective,
+        adapted_layers=_layer_numbers(adapted_layers, len(stack)),
+        rule=fixed_step(inner_learning_rate),
+        steps=steps,
+        eval_steps=steps if eval_steps is None else eval_steps,
+        **options,
+    )
+
+
+def _layer_numbers(layers: Sequence[int], num_layers: int) -> tuple[int, ...]:
+    """Ascending layer numbers, negative ones counted from the top."""
+    if not layers or any(not -num_layers <= layer < num_layers for layer in layers):
+        raise InputError(
+            f"adapted_layers must name at least one of the {num_layers} layers "
+            f"(the head is {num_layers - 1} or -1), got {tuple(layers)}"
+        )
+    return tuple(sorted({layer % num_layers for layer in layers}))

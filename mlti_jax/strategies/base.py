@@ -1,0 +1,210 @@
+"""The strategy seam: how a learner of one task becomes the objective of a meta-batch.
+
+A strategy is a handful of optional functions, combined by `chain` field by field, as
+optax chains gradient transforms. `meta_objective` puts them around a learner; it is
+the one place where a learner is batched over tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mlti_jax.errors import InputError
+from mlti_jax.learners import Aux, Learner, Variables
+from mlti_jax.types import Array, PyTree, Task
+
+# (learner, variables, key) -> parameters of the strategy
+Init = Callable[[Learner, Variables, Array], PyTree]
+# (variables, key) -> variables, once per meta-batch, before anything else
+Sample = Callable[[Variables, Array], Variables]
+# (variables, tasks [M], key, layer, B) -> tasks [B, m], with x at the static layer;
+# the tasks beyond B are there as partners only
+Transform = Callable[[Variables, Task, Array, int, int], Task]
+# (losses [B, m], aux [B, m]) -> scalar
+Reduce = Callable[[Array, Aux], Array]
+# (variables, losses [B, m], aux [B, m]) -> scalar, added to the loss
+Penalty = Callable[[Variables, Array, Aux], Array]
+# variables -> variables, for evaluation
+EvalVariables = Callable[[Variables], Variables]
+
+
+class Strategy(NamedTuple):
+    """What is done to a meta-batch besides learning from it; every field is optional.
+
+    Attributes:
+      name: as on the command line.
+      layers: the layers of which one is drawn for each meta-batch; `transform` is
+        given tasks whose x is at that layer.
+      extra_tasks: `meta-batch size -> tasks drawn beyond it`, as partners only.
+      init: makes parameters of the strategy's own, trained with the learner's.
+      sample: changes the variables once per meta-batch, before any layer is run.
+      transform: makes m versions of each task of the meta-batch.
+      reduce: turns the losses of all tasks into one; the mean by default.
+      penalty: is added to that.
+      eval_variables: the variables to evaluate with.
+    """
+
+    name: str
+    layers: tuple[int, ...] = (0,)
+    extra_tasks: Callable[[int], int] = lambda batch_size: 0
+    init: Init | None = None
+    sample: Sample | None = None
+    transform: Transform | None = None
+    reduce: Reduce | None = None
+    penalty: Penalty | None = None
+    eval_variables: EvalVariables | None = None
+
+
+def chain(*strategies: Strategy) -> Strategy:
+    """Combines strategies: `chain(mlti(...), metareg(...))`.
+
+    Each member sees its own parameters as `variables.strategy`. Changes of variables
+    are applied in order, penalties are added. One member at most may transform the
+    tasks, and one at most reduce the losses: two would undo each other's work.
+    """
+    if not strategies:
+        raise InputError("chain needs at least one strategy")
+    if len(strategies) == 1:
+        return strategies[0]
+    for field, deed in (("transform", "change the tasks"), ("reduce", "reduce losses")):
+        doers = [s.name for s in strategies if getattr(s, field) is not None]
+        if len(doers) > 1:
+            raise InputError(
+                f"{' and '.join(doers)} can't be combined: both {deed}, and the "
+                "second would undo the first; keep one of them"
+            )
+    transforming = [s for s in strategies if s.transform is not None]
+
+    def own(variables: Variables, index: int) -> Variables:
+        return variables.replace(strategy=variables.strategy[index])
+
+    def in_turn(field: str, variables: Variables, *args) -> Variables:
+        for index, strategy in enumerate(strategies):
+            function = getattr(strategy, field)
+            if function is not None:
+                changed = function(own(variables, index), *args)
+                variables = changed.replace(strategy=variables.strategy)
+        return variables
+
+    def init(learner, variables, key):
+        keys = jax.random.split(key, len(strategies))
+        return tuple(
+            () if s.init is None else s.init(learner, variables, k)
+            for s, k in zip(strategies, keys, strict=True)
+        )
+
+    def sample(variables, key):
+        return in_turn("sample", variables, key)
+
+    def transform(variables, *args):
+        index = strategies.index(transforming[0])
+        return transforming[0].transform(own(variables, index), *args)
+
+    def penalty(variables, losses, aux):
+        return sum(
+            s.penalty(own(variables, index), losses, aux)
+            for index, s in enumerate(strategies)
+            if s.penalty is not None
+        )
+
+    return Strategy(
+        name="+".join(s.name for s in strategies),
+        layers=transforming[0].layers if transforming else (0,),
+        extra_tasks=lambda size: max(s.extra_tasks(size) for s in strategies),
+        init=init,
+        sample=sample,
+        transform=transform if transforming else None,
+        reduce=next((s.reduce for s in strategies if s.reduce is not None), None),
+        penalty=penalty,
+        eval_variables=lambda variables: in_turn("eval_variables", variables),
+    )
+
+
+def init_variables(
+    learner: Learner, strategy: Strategy, key: Array, x: PyTree
+) -> Variables:
+    """Initialises a learner and its strategy on an input `x`, every leaf `[N, ...]`."""
+    key_learner, key_strategy = jax.random.split(key)
+    variables = learner.init(key_learner, x)
+    if strategy.init is None:
+        return variables
+    own = strategy.init(learner, variables, key_strategy)
+    return variables.replace(strategy=own)
+
+
+def meta_objective(
+    learner: Learner,
+    strategy: Strategy,
+    variables: Variables,
+    tasks: Task,
+    key: Array,
+    layer: int,
+    batch_size: int,
+) -> tuple[Array, Aux]:
+    r"""The loss of a meta-batch, :math:`\frac{1}{|I|} \sum_i \mathcal{L}_i`.
+
+    Args:
+      learner: for one task.
+      strategy: what is done to the meta-batch.
+      variables: of learner and strategy.
+      tasks: `[M]` tasks, M >= B; those beyond B are there as partners only.
+      key: a PRNG key.
+      layer: static; where the strategy works on the tasks.
+      batch_size: B.
+
+    Returns:
+      The scalar loss, and `Aux` with leading axes `[B, m]` except for `state`, which
+      is the mean over tasks.
+    """
+    key_sample, key_embed, key_transform, key_loss = jax.random.split(key, 4)
+    num_tasks = tasks.domain.shape[0]
+    if strategy.sample is not None:
+        variables = strategy.sample(variables, key_sample)
+    if layer > 0:
+        embed = jax.vmap(lambda t, k: learner.embed(variables, t, k, layer, True))
+        tasks, states = embed(tasks, jax.random.split(key_embed, num_tasks))
+        variables = variables.replace(state=_mean_over_tasks(states))
+    if strategy.transform is not None:
+        tasks = strategy.transform(variables, tasks, key_transform, layer, batch_size)
+    else:
+        tasks = jax.tree.map(lambda leaf: leaf[:batch_size, None], tasks)
+    versions = tasks.domain.shape[1]
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tasks)
+    loss_fn = jax.vmap(lambda t, k: learner.loss(variables, t, k, layer, True))
+    losses, aux = loss_fn(flat, jax.random.split(key_loss, batch_size * versions))
+    state = _mean_over_tasks(aux.state)
+    losses, aux = jax.tree.map(
+        lambda leaf: leaf.reshape(batch_size, versions, *leaf.shape[1:]),
+        (losses, aux.replace(state=())),
+    )
+    loss = losses.mean() if strategy.reduce is None else strategy.reduce(losses, aux)
+    if strategy.penalty is not None:
+        loss = loss + strategy.penalty(variables, losses, aux)
+    return loss, aux.replace(state=state)
+
+
+def eval_variables(strategy: Strategy, variables: Variables) -> Variables:
+    """The variables that a strategy evaluates with."""
+    if strategy.eval_variables is None:
+        return variables
+    return strategy.eval_variables(variables)
+
+
+def check_layers(learner: Learner, strategy: Strategy) -> None:
+    """Refuses layers at which the learner's tasks can't be interpolated."""
+    deepest = learner.deepest_mixing_layer
+    wrong = [layer for layer in strategy.layers if not 0 <= layer <= deepest]
+    if wrong or not strategy.layers:
+        raise InputError(
+            f"interpolation layers must be among 0..{deepest} for this learner and "
+            f"network (0 is the input; adapted layers are not shared), got "
+            f"{strategy.layers}"
+        )
+
+
+def _mean_over_tasks(states: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), states)

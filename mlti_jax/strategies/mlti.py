@@ -1,0 +1,101 @@
+"""MLTI (Sec. 3), and its two halves: intra- and cross-task interpolation (Sec. 5)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from mlti_jax import interpolation
+from mlti_jax.errors import InputError, unknown_name
+from mlti_jax.strategies.base import Strategy
+from mlti_jax.types import Task
+
+INTRA_SETS = ("both", "query")
+
+
+def mlti(
+    *,
+    form: str,
+    method: str = "mixup",
+    layers: tuple[int, ...] = (0,),
+    alpha: float = 2.0,
+    alpha_intra: float | None = None,
+    partners: str = "any",
+    intra_sets: str = "both",
+    name: str = "mlti",
+) -> Strategy:
+    r"""Replaces every task of the meta-batch by an interpolated one (Alg. 1 and 3).
+
+    For each task i a partner j is drawn from the meta-batch and
+    :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)`; support and query are then both
+    mixed by Eq. 5 or 6. One layer is drawn for the whole meta-batch, where Alg. 1
+    draws one for each task: every task has the same distribution, and the compiled
+    step runs one branch only.
+
+    Args:
+      form: `label_sharing` (Eq. 5) or `non_label_sharing` (Eq. 6).
+      method: `mixup` (Manifold Mixup at layers above 0) or `cutmix`.
+      layers: the layers to draw from; 0 is the input.
+      alpha: both parameters of the Beta distribution.
+      alpha_intra: the same where task and partner are of one source; as `alpha` if
+        not given.
+      partners: `any`, `intra` or `cross`, see `interpolation.sample_partners`.
+      intra_sets: what is mixed where i = j: `both` sets, or the `query` set only.
+      name: as on the command line.
+    """
+    if form not in interpolation.FORMS:
+        raise unknown_name("form of interpolation", form, interpolation.FORMS)
+    if method not in interpolation.METHODS:
+        raise unknown_name("mixing method", method, interpolation.METHODS)
+    if partners not in interpolation.PARTNERS:
+        raise unknown_name("choice of partners", partners, interpolation.PARTNERS)
+    if intra_sets not in INTRA_SETS:
+        raise unknown_name("choice of sets", intra_sets, INTRA_SETS)
+    if method == "cutmix" and tuple(layers) != (0,):
+        raise InputError(
+            f"cutmix works on images, so on layer 0 only, got layers {tuple(layers)}; "
+            "use mixup for hidden layers"
+        )
+    alpha_intra = alpha if alpha_intra is None else alpha_intra
+    interpolation.check_positive("alpha", alpha)
+    interpolation.check_positive("alpha_intra", alpha_intra)
+    mix_pair = interpolation.FORMS[form]
+    mixing = interpolation.METHODS[method]
+
+    def extra_tasks(batch_size: int) -> int:
+        """A single task is given a second one as partner."""
+        return 1 if batch_size == 1 and partners != "intra" else 0
+
+    def one_task(key, task_i: Task, task_j: Task) -> Task:
+        key_lambda, key_mix, key_query = jax.random.split(key, 3)
+        same = task_i.domain == task_j.domain
+        lam = interpolation.sample_lambda(
+            key_lambda, jnp.where(same, alpha_intra, alpha)
+        )
+        mixed = mix_pair(key_mix, task_i, task_j, lam, mixing)
+        if intra_sets == "both":
+            return mixed
+        within = interpolation.query_only(key_query, task_i, lam, mixing)
+        return jax.tree.map(partial(jnp.where, same), within, mixed)
+
+    def transform(variables, tasks: Task, key, layer: int, size: int) -> Task:
+        del variables, layer
+        key_partners, key_tasks = jax.random.split(key)
+        j = interpolation.sample_partners(key_partners, tasks.domain, partners, size)
+        task_i = jax.tree.map(lambda leaf: leaf[:size], tasks)
+        task_j = jax.tree.map(lambda leaf: leaf[j], tasks)
+        mixed = jax.vmap(one_task)(jax.random.split(key_tasks, size), task_i, task_j)
+        return jax.tree.map(lambda leaf: leaf[:, None], mixed)
+
+    return Strategy(
+        name=name,
+        layers=tuple(layers),
+        extra_tasks=extra_tasks,
+        transform=transform,
+    )
+
+
+intra = partial(mlti, partners="intra", name="intra")
+cross = partial(mlti, partners="cross", name="cross")

@@ -1,0 +1,95 @@
+"""Evaluation on fixed episodes: mean and 95 % interval over many tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlti_jax.data import Pool, sample_task
+from mlti_jax.learners import Learner, Variables
+from mlti_jax.strategies import Strategy, eval_variables
+from mlti_jax.training.step import Episode
+from mlti_jax.types import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator:
+    """Evaluates on tasks that a key fixes.
+
+    Task i is drawn from `fold_in(key, i)`: it depends neither on the method that is
+    evaluated nor on how the tasks are divided into passes, so that methods can be
+    compared task by task.
+
+    Attributes:
+      learner, strategy: what is evaluated.
+      episode: the size of a task.
+      tasks_per_pass: how many tasks at a time; the last pass is padded.
+    """
+
+    learner: Learner
+    strategy: Strategy
+    episode: Episode
+    tasks_per_pass: int = 8
+
+    @partial(jax.jit, static_argnums=0)
+    def _one_pass(
+        self, variables: Variables, pool: Pool, key: Array, tasks: Array
+    ) -> Array:
+        variables = eval_variables(self.strategy, variables)
+
+        def one_task(index: Array) -> Array:
+            key_task, key_noise = jax.random.split(jax.random.fold_in(key, index))
+            task = sample_task(pool, key_task, **self.episode._asdict())
+            return self.learner.loss(variables, task, key_noise, 0, False)[1].metric
+
+        return jax.vmap(one_task)(tasks)
+
+    def __call__(
+        self,
+        variables: Variables,
+        pool: Pool,
+        key: Array,
+        num_tasks: int,
+        on_pass: Callable[[int], None] = lambda tasks: None,
+    ) -> np.ndarray:
+        """The metric of each of the tasks `0..num_tasks-1`, `[num_tasks]`.
+
+        Args:
+          variables: of learner and strategy.
+          pool: where tasks are drawn from.
+          key: fixes the tasks.
+          num_tasks: how many tasks.
+          on_pass: told of how many tasks were done, after each pass.
+        """
+        metrics = []
+        for start in range(0, num_tasks, self.tasks_per_pass):
+            tasks = jnp.arange(self.tasks_per_pass) + start
+            metric = np.asarray(self._one_pass(variables, pool, key, tasks))
+            metrics.append(metric[: num_tasks - start])
+            on_pass(len(metrics[-1]))
+        return np.concatenate(metrics)
+
+
+def mean_and_interval(values: np.ndarray) -> tuple[float, float]:
+    r"""Mean and half-width of its 95 % interval, :math:`1.96\, s / \sqrt{n}`.
+
+    Args:
+      values: `[n]`; s is the standard deviation with Bessel's correction.
+    """
+    values = np.asarray(values, np.float64)
+    if len(values) < 2:
+        return float(values.mean()), math.nan
+    return float(values.mean()), float(
+        1.96 * values.std(ddof=1) / math.sqrt(len(values))
+    )
+
+
+def paired_difference(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+    """Mean of `a - b` over the same tasks, and half-width of its 95 % interval."""
+    return mean_and_interval(np.asarray(a, np.float64) - np.asarray(b, np.float64))

@@ -1,0 +1,186 @@
+"""From a config to the parts of a run: data, network, learner and strategy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import optax
+
+from mlti_jax import backbones, data, learners, strategies
+from mlti_jax.data import Splits
+from mlti_jax.errors import InputError
+from mlti_jax.learners import Learner
+from mlti_jax.strategies import Strategy
+from mlti_jax.training.evaluation import Evaluator
+from mlti_jax.training.step import Episode, TrainState, adam, init_state
+from mlti_jax.types import Array
+
+# A run's randomness, by purpose; each is folded into a key of its own.
+INIT, TRAIN = 0, 1
+VALIDATION, TEST = 0, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """All that a run is made of, see `build`.
+
+    Attributes:
+      config: as given.
+      splits: the data.
+      learner, strategy, optimiser: the method.
+      episode: size of the training tasks.
+      evaluator: for validation and test tasks.
+      notes: sentences that the user should read before the run.
+    """
+
+    config: Any
+    splits: Splits
+    learner: Learner
+    strategy: Strategy
+    optimiser: optax.GradientTransformation
+    episode: Episode
+    evaluator: Evaluator
+    notes: tuple[str, ...]
+
+    def key(self, purpose: int) -> Array:
+        """The key for initialisation or for training."""
+        return jax.random.fold_in(jax.random.key(self.config.seed), purpose)
+
+    def eval_key(self, purpose: int) -> Array:
+        """The key that fixes the validation or test tasks, whatever the seed."""
+        return jax.random.fold_in(jax.random.key(self.config.eval.seed), purpose)
+
+    def init_state(self) -> TrainState:
+        """The state before the first step."""
+        task = data.sample_task(
+            self.splits.train, jax.random.key(0), **self.episode._asdict()
+        )
+        return init_state(
+            self.learner,
+            self.strategy,
+            self.optimiser,
+            self.key(INIT),
+            task.support.x,
+        )
+
+    def description(self) -> dict[str, Any]:
+        """The part of a result that is known beforehand."""
+        config = self.config
+        pool = self.splits.train
+        groups = pool.classes if self._draws_classes() else pool.domains
+        return {
+            "dataset": self.splits.name,
+            "split": "test",
+            "learner": config.learner.name,
+            "strategy": config.strategy.name,
+            "backbone": config.backbone.name,
+            "ways": self.episode.ways,
+            "shots": self.episode.shots,
+            "queries": self.evaluator.episode.queries,
+            "train_classes": len(groups),
+            "seed": config.seed,
+            "metric": self.learner.objective.metric_name,
+            "norm_policy": self.learner.norm,
+            "source": self.splits.source,
+        }
+
+    def _draws_classes(self) -> bool:
+        return self.splits.setting == "non_label_sharing"
+
+
+def build(config: Any, data_dir: str | None = None) -> Experiment:
+    """Builds the parts of a run and checks that they fit together.
+
+    Args:
+      config: a `ConfigDict` with the fields of `experiments/configs`.
+      data_dir: where prepared data lives; None for the default.
+    """
+    _check_config(config)
+    # Names are checked before data is read, which takes longer.
+    strategies.parse(config.strategy.name)
+    options = _options(config.dataset)
+    splits = data.load(options.pop("name"), data_dir=data_dir, **options)
+    notes = [splits.note]
+    episode = Episode(config.task.ways, config.task.shots, config.task.queries)
+    eval_episode = episode._replace(queries=config.eval.queries)
+    if splits.source == "builtin":
+        eval_episode, note = _fit_to_builtin(eval_episode, splits)
+        notes += note
+    for pool, size in (
+        (splits.train, episode),
+        (splits.validation, eval_episode),
+        (splits.test, eval_episode),
+    ):
+        if pool is not None:
+            data.check_episode(pool, **size._asdict())
+
+    regression = splits.setting == "regression"
+    objective = learners.REGRESSION if regression else learners.CLASSIFICATION
+    learner = learners.make(
+        config.learner.name,
+        backbones.make(**_options(config.backbone)),
+        splits.train.y.shape[-1] if regression else episode.ways,
+        objective=objective,
+        **_options(config.learner.get(config.learner.name, {})),
+    )
+    hard_labels = splits.setting == "non_label_sharing" or learner.class_pairs
+    strategy = strategies.make(
+        config.strategy.name,
+        interpolation={
+            "form": "non_label_sharing" if hard_labels else "label_sharing",
+            **_options(config.interpolation),
+        },
+        options={
+            name: _options(config.strategy.get(name, {}))
+            for name in strategies.parse(config.strategy.name)
+        },
+    )
+    strategies.check_layers(learner, strategy)
+    evaluator = Evaluator(learner, strategy, eval_episode, config.eval.tasks_per_pass)
+    return Experiment(
+        config=config,
+        splits=splits,
+        learner=learner,
+        strategy=strategy,
+        optimiser=adam(config.train.learning_rate),
+        episode=episode,
+        evaluator=evaluator,
+        notes=tuple(notes),
+    )
+
+
+def _options(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A config section as keyword arguments; fields left at None are left out."""
+    return {name: value for name, value in section.items() if value is not None}
+
+
+def _fit_to_builtin(episode: Episode, splits: Splits) -> tuple[Episode, list[str]]:
+    """Lowers the test queries to what the images that come with the install allow."""
+    left = splits.images_per_class - episode.shots
+    if episode.queries is None or left < 1 or episode.queries <= left:
+        return episode, []
+    note = (
+        f"eval.queries lowered from {episode.queries} to {left}: the built-in images "
+        f"have {splits.images_per_class} a class"
+    )
+    return episode._replace(queries=left), [note]
+
+
+def _check_config(config: Any) -> None:
+    positive = {
+        "train.steps": config.train.steps,
+        "train.meta_batch_size": config.train.meta_batch_size,
+        "train.learning_rate": config.train.learning_rate,
+        "train.log_every": config.train.log_every,
+        "train.checkpoint_every": config.train.checkpoint_every,
+        "eval.num_tasks": config.eval.num_tasks,
+        "eval.validation_tasks": config.eval.validation_tasks,
+        "eval.every": config.eval.every,
+        "eval.tasks_per_pass": config.eval.tasks_per_pass,
+    }
+    for name, value in positive.items():
+        if not value > 0:
+            raise InputError(f"config.{name} must be positive, got {value}")

@@ -1,0 +1,171 @@
+"""The compiled training step: many steps a call, state donated, data on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from mlti_jax import interpolation
+from mlti_jax.data import Pool, sample_task
+from mlti_jax.learners import Aux, Learner, Variables
+from mlti_jax.strategies import Strategy, init_variables, meta_objective
+from mlti_jax.types import Array, PyTree, Task
+
+
+class Episode(NamedTuple):
+    """The size of a task: classes, support and query samples a class.
+
+    `queries` may be None for all samples that are left.
+    """
+
+    ways: int
+    shots: int
+    queries: int | None
+
+
+@flax.struct.dataclass
+class TrainState:
+    """All that a run needs to go on; saved in checkpoints.
+
+    Attributes:
+      step: steps done.
+      variables: of learner and strategy.
+      optimiser: the optimiser's state.
+      loss_sum, metric_sum, count: sums over the steps since metrics were last
+        written, so that a resumed run writes the metrics of an uninterrupted one.
+      best_metric, best_step: on the validation tasks, so far; step -1 for none.
+    """
+
+    step: Array
+    variables: Variables
+    optimiser: PyTree
+    loss_sum: Array
+    metric_sum: Array
+    count: Array
+    best_metric: Array
+    best_step: Array
+
+
+# (state, pool, key, stop) -> (state, first step whose loss is not finite or -1)
+RunSteps = Callable[[TrainState, Pool, Array, int], tuple[TrainState, Array]]
+
+
+def init_state(
+    learner: Learner,
+    strategy: Strategy,
+    optimiser: optax.GradientTransformation,
+    key: Array,
+    x: PyTree,
+) -> TrainState:
+    """The state before the first step; `x` is an input, every leaf `[N, ...]`."""
+    variables = init_variables(learner, strategy, key, x)
+    return TrainState(
+        step=jnp.int32(0),
+        variables=variables,
+        optimiser=optimiser.init((variables.params, variables.strategy)),
+        loss_sum=jnp.float32(0),
+        metric_sum=jnp.float32(0),
+        count=jnp.int32(0),
+        best_metric=jnp.float32(jnp.nan),
+        best_step=jnp.int32(-1),
+    )
+
+
+def gradients(
+    learner: Learner,
+    strategy: Strategy,
+    variables: Variables,
+    tasks: Task,
+    key: Array,
+    batch_size: int,
+) -> tuple[tuple[Array, Aux], PyTree]:
+    """The loss of a meta-batch, and its gradient, at a layer drawn at random.
+
+    The layer is static in each branch of the switch, which stands outside `vmap`: one
+    branch is run.
+
+    Returns:
+      `((loss, aux), gradient)`, the latter of `(params, strategy parameters)`.
+    """
+    key_layer, key_objective = jax.random.split(key)
+
+    def at_layer(layer: int):
+        def loss_fn(trained, tasks):
+            params, own = trained
+            changed = variables.replace(params=params, strategy=own)
+            return meta_objective(
+                learner, strategy, changed, tasks, key_objective, layer, batch_size
+            )
+
+        return jax.value_and_grad(loss_fn, has_aux=True)
+
+    trained = (variables.params, variables.strategy)
+    branches = [at_layer(layer) for layer in strategy.layers]
+    if len(branches) == 1:
+        return branches[0](trained, tasks)
+    index = interpolation.sample_layer(key_layer, strategy.layers)
+    return jax.lax.switch(index, branches, trained, tasks)
+
+
+def make_run_steps(
+    learner: Learner,
+    strategy: Strategy,
+    optimiser: optax.GradientTransformation,
+    episode: Episode,
+    batch_size: int,
+) -> RunSteps:
+    """Compiles the training loop.
+
+    Returns:
+      `run(state, pool, key, stop)`, which trains until step `stop` and is compiled
+      once, whatever `stop`. Step t draws all its randomness from `fold_in(key, t)`, so
+      that it does not matter how the steps are divided into calls. `state` is donated.
+      It stops early at a step whose loss is not finite, and says which.
+    """
+    num_drawn = batch_size + strategy.extra_tasks(batch_size)
+
+    def one_step(state: TrainState, pool: Pool, key: Array):
+        key_tasks, key_loss = jax.random.split(jax.random.fold_in(key, state.step))
+        tasks = jax.vmap(lambda k: sample_task(pool, k, **episode._asdict()))(
+            jax.random.split(key_tasks, num_drawn)
+        )
+        (loss, aux), grads = gradients(
+            learner, strategy, state.variables, tasks, key_loss, batch_size
+        )
+        trained = (state.variables.params, state.variables.strategy)
+        updates, optimiser_state = optimiser.update(grads, state.optimiser, trained)
+        params, own = optax.apply_updates(trained, updates)
+        state = state.replace(
+            step=state.step + 1,
+            variables=Variables(params=params, state=aux.state, strategy=own),
+            optimiser=optimiser_state,
+            loss_sum=state.loss_sum + loss,
+            metric_sum=state.metric_sum + aux.metric.mean(),
+            count=state.count + 1,
+        )
+        return state, loss
+
+    def run(state: TrainState, pool: Pool, key: Array, stop: Array):
+        def proceed(carry):
+            state, bad_step = carry
+            return (state.step < stop) & (bad_step < 0)
+
+        def body(carry):
+            state, _ = carry
+            done = state.step
+            state, loss = one_step(state, pool, key)
+            return state, jnp.where(jnp.isfinite(loss), -1, done + 1)
+
+        return jax.lax.while_loop(proceed, body, (state, jnp.int32(-1)))
+
+    return jax.jit(run, donate_argnums=0)
+
+
+def adam(learning_rate: float) -> optax.GradientTransformation:
+    """The outer optimiser of the paper's experiments."""
+    return optax.adam(learning_rate)

@@ -1,0 +1,44 @@
+"""Packaging; `pip install -e .` for the project, with extras for what is rarer."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+    r'__version__ = "(.+)"', (ROOT / "mlti_jax" / "__init__.py").read_text()
+).group(1)
+
+setup(
+    name="mlti_jax",
+    version=VERSION,
+    description="Meta-learning with fewer tasks through task interpolation, in JAX",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["mlti_jax*", "experiments*"]),
+    install_requires=[
+        "absl-py>=2.1",
+        "array_record>=0.6",
+        "chex>=0.1.88",
+        "flax>=0.10.4",
+        "jax>=0.5.0",
+        "jaxlib>=0.5.0",
+        "matplotlib>=3.8",
+        "ml-collections>=1.0.0",
+        "mlxtend>=0.23",
+        "numpy>=1.26",
+        "optax>=0.2.4",
+        "orbax-checkpoint>=0.11.5",
+        "tensorboardX>=2.6",
+        "tensorflow-datasets>=4.9.7",
+        "tqdm>=4.66",
+    ],
+    extras_require={
+        "test": ["pytest>=8.0", "ruff>=0.8"],
+        # Compared with in tests and benchmarks; never needed to run the package.
+        "torch": ["torch>=2.4"],
+    },
+)
