@@ -24,6 +24,7 @@ setup(
         "array_record>=0.6",
         "chex>=0.1.88",
         "flax>=0.10.4",
+        "importlib_resources>=6.0",  # TFDS imports it without asking for it.
         "jax>=0.5.0",
         "jaxlib>=0.5.0",
         "matplotlib>=3.8",
@@ -32,6 +33,7 @@ setup(
         "numpy>=1.26",
         "optax>=0.2.4",
         "orbax-checkpoint>=0.11.5",
+        "pillow>=10.0",
         "tensorboardX>=2.6",
         "tensorflow-datasets>=4.9.7",
         "tqdm>=4.66",

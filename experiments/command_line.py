@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import pathlib
 import sys
 from collections.abc import Callable
 
@@ -72,41 +73,55 @@ def _parse(argv: list[str], module_docstring: str) -> list[str] | None:
         print(_flag_help())
         return None
     try:
+        _check_fields(argv)
         return flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
-        raise _unknown_flag(error.flagname, argv) from None
+        raise InputError(f"unknown flag --{error.flagname}; see --help") from None
     except flags.Error as error:
         raise InputError(_last_line(error)) from None
-    except OSError as error:
-        if "onfig" not in str(error):
-            raise
+
+
+def _check_fields(argv: list[str]) -> None:
+    """Refuses a `--config.FIELD` that the config does not have."""
+    files = [arg for arg in argv if arg.startswith("--config=")]
+    if not files:
+        return
+    path = pathlib.Path(files[-1].removeprefix("--config=").partition(":")[0])
+    if not path.is_file():
         raise InputError(
-            f"the config file can't be read ({_last_line(error)}); configs here: "
+            f"there is no config file {path}; configs here: "
             f"{', '.join(config_names())}, as experiments/configs/NAME.py"
-        ) from None
+        )
+    # The flags of single fields are made while the file's flag is parsed, from what
+    # stands in `sys.argv`; without them the plain config comes out.
+    everything, sys.argv = sys.argv, [argv[0], *files]
+    try:
+        flags.FLAGS([argv[0], *files])
+        config = flags.FLAGS["config"].value
+    finally:
+        sys.argv = everything
+        flags.FLAGS.unparse_flags()
+    for arg in argv:
+        if arg.startswith("--config."):
+            _check_field(config, arg.partition("=")[0].removeprefix("--config."))
+
+
+def _check_field(config, name: str) -> None:
+    section, place = config, "config"
+    for part in name.split("."):
+        known = sorted(section.keys()) if hasattr(section, "keys") else []
+        if part not in known:
+            raise InputError(
+                f"unknown config field {name!r}; {place} has: "
+                f"{', '.join(known) or 'no fields'}"
+            )
+        section, place = section[part], f"{place}.{part}"
 
 
 def _flag_help() -> str:
     known = flags.FLAGS.get_flags_for_module(sys.argv[0])
     lines = [f"  --{flag.name}: {flag.help}" for flag in known]
     return "\n".join(["Flags:", *lines, "  --config.FIELD=VALUE: set a field."])
-
-
-def _unknown_flag(name: str, argv: list[str]) -> InputError:
-    """Says which fields there are where an unknown one was given."""
-    if not name.startswith("config."):
-        return InputError(f"unknown flag --{name}; see --help")
-    flags.FLAGS.unparse_flags()
-    flags.FLAGS([argv[0], *(arg for arg in argv if arg.startswith("--config="))])
-    section, place = flags.FLAGS["config"].value, "config"
-    for part in name.split(".")[1:]:
-        if section is None or not hasattr(section, "keys") or part not in section:
-            break
-        section, place = section[part], f"{place}.{part}"
-    known = sorted(section.keys()) if hasattr(section, "keys") else []
-    return InputError(
-        f"unknown config field {name!r}; {place} has: {', '.join(known) or 'no fields'}"
-    )
 
 
 def _last_line(error: Exception) -> str:

@@ -48,7 +48,8 @@ def test_idx(tmp_path, suffix):
     loaded = mnist.load("idx", tmp_path)
     np.testing.assert_array_equal(loaded.images, images)
     np.testing.assert_array_equal(loaded.labels, labels)
-    assert loaded.images.dtype == np.uint8 and loaded.source == "idx"
+    assert loaded.images.dtype == np.uint8
+    assert loaded.source == "idx"
 
 
 def test_gzip_is_recognised_by_content(tmp_path):
@@ -108,7 +109,8 @@ def test_unknown_source(tmp_path):
 def test_builtin(tmp_path):
     loaded = mnist.load("auto", tmp_path)
     assert loaded.source == "builtin"
-    assert loaded.images.shape == (5000, 28, 28) and loaded.images.dtype == np.uint8
+    assert loaded.images.shape == (5000, 28, 28)
+    assert loaded.images.dtype == np.uint8
     assert np.bincount(loaded.labels).tolist() == [500] * 10
     # A well-known property of MNIST: digits lie in the middle 20 x 20 pixels or so,
     # a one has the least ink and a zero the most.
@@ -116,7 +118,8 @@ def test_builtin(tmp_path):
         loaded.images[:, :2].mean() < 0.1 < 50 < loaded.images[:, 10:18, 10:18].mean()
     )
     ink = [loaded.images[loaded.labels == digit].mean() for digit in range(10)]
-    assert np.argmin(ink) == 1 and np.argmax(ink) == 0
+    assert np.argmin(ink) == 1
+    assert np.argmax(ink) == 0
 
 
 def test_default_data_dir(tmp_path, monkeypatch):
@@ -147,7 +150,8 @@ def test_tfds(tmp_path, monkeypatch):
     expected = sorted(zip(map(bytes, images.astype(np.uint8)), labels, strict=True))
     found = sorted(zip(map(bytes, loaded.images), loaded.labels, strict=True))
     assert found == expected
-    assert loaded.images.shape == (40, 28, 28) and loaded.images.dtype == np.uint8
+    assert loaded.images.shape == (40, 28, 28)
+    assert loaded.images.dtype == np.uint8
     # Once it is prepared, `auto` finds it without the network.
     serve(monkeypatch, None)
     again = mnist.load("auto", tmp_path)
@@ -170,7 +174,8 @@ def test_real_files(tmp_path):
     if not raw or not pathlib.Path(raw, "mnist").is_dir():
         pytest.skip("MLTI_RAW_DIR names no folder with mnist/ in it")
     loaded = mnist.load("auto", raw)
-    assert loaded.source == "idx" and loaded.images.shape == (70_000, 28, 28)
+    assert loaded.source == "idx"
+    assert loaded.images.shape == (70_000, 28, 28)
     # Published class sizes of the training and test set together.
     sizes = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
     assert np.bincount(loaded.labels).tolist() == sizes

@@ -101,8 +101,10 @@ def test_complement_lists_what_was_not_drawn():
 def test_domain_tasks_hold_the_right_samples():
     pool, pairs = domain_pool()
     tasks = sample_many(pool, 300, ways=2, shots=1, queries=3)
-    assert tasks.support.x.shape == (300, 2, 2) and tasks.query.x.shape == (300, 6, 2)
-    assert tasks.support.weight is None and tasks.query.weight is None
+    assert tasks.support.x.shape == (300, 2, 2)
+    assert tasks.query.x.shape == (300, 6, 2)
+    assert tasks.support.weight is None
+    assert tasks.query.weight is None
     assert tasks.support.y.dtype == np.float32
     for support, query, domain in zip(
         rows_of(tasks.support), rows_of(tasks.query), tasks.domain, strict=True
@@ -197,7 +199,7 @@ def test_all_remaining_queries_of_domains_and_objects():
 def test_same_key_same_task_with_and_without_jit(make_pool, queries):
     pool, _ = make_pool()
     ways = 1 if make_pool is regression_pool else 2
-    sizes = dict(ways=ways, shots=2, queries=queries)
+    sizes = {"ways": ways, "shots": 2, "queries": queries}
     key = jax.random.split(jax.random.key(5), 3)[1]
     alone = data.sample_task(pool, key, **sizes)
     batch = sample_many(pool, 3, seed=5, **sizes)
@@ -263,13 +265,15 @@ def test_batches_are_uniform_over_samples():
 def test_names():
     label = np.array(["cat", "dog", "cat"])
     pool = data.ClassPool.from_arrays(numbered(3), label)
-    assert pool.classes == ("cat", "dog") and pool.count.tolist() == [2, 1]
+    assert pool.classes == ("cat", "dog")
+    assert pool.count.tolist() == [2, 1]
     pool = data.ClassPool.from_arrays(numbered(3), label, classes=["ape", "cat", "dog"])
     assert pool.count.tolist() == [0, 2, 1]
     pool = data.ClassPool.from_arrays(numbered(3), [2, 0, 2], classes=["a", "b", "c"])
     assert pool.count.tolist() == [1, 0, 2]
     pool = data.DomainPool.from_arrays(numbered(3), ["u", "v", "v"], label)
-    assert pool.domains == ("u", "v") and pool.count.tolist() == [[1, 0], [1, 1]]
+    assert pool.domains == ("u", "v")
+    assert pool.count.tolist() == [[1, 0], [1, 1]]
 
 
 @pytest.mark.parametrize(

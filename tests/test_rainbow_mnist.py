@@ -1,5 +1,6 @@
 """RainbowMNIST: the paper's lists, the rendering, and who gets which image."""
 
+import functools
 import os
 import pathlib
 
@@ -72,7 +73,8 @@ def test_render_pixel_by_pixel():
                     grey = int(block.mean() + 0.5)
             expected = [b + (255 - b) * grey / 255 for b in background]
             assert got[row, column].tolist() == [round(value) for value in expected]
-    assert got.shape == (28, 28, 3) and got.dtype == np.uint8
+    assert got.shape == (28, 28, 3)
+    assert got.dtype == np.uint8
 
 
 def test_render_by_hand():
@@ -149,7 +151,8 @@ def test_fewer_images_keep_the_first(many_images):
 
 
 def test_builtin_splits(builtin, tmp_path):
-    assert builtin.setting == "label_sharing" and builtin.source == "builtin"
+    assert builtin.setting == "label_sharing"
+    assert builtin.source == "builtin"
     assert builtin.images_per_class == BUILTIN_SIZE
     for pool, number in (
         (builtin.train, 16),
@@ -177,11 +180,11 @@ def test_backgrounds(builtin):
 
 
 def test_a_task(builtin):
-    task = data.sample_task(
-        builtin.train, jax.random.key(0), ways=10, shots=1, queries=1
-    )
+    sample = functools.partial(data.sample_task, ways=10, shots=1, queries=1)
+    task = jax.jit(sample)(builtin.train, jax.random.key(0))
     assert task.support.x.shape == task.query.x.shape == (10, 28, 28, 3)
-    assert task.support.x.min() >= 0 and task.support.x.max() == 1
+    assert task.support.x.min() >= 0
+    assert task.support.x.max() == 1
     data.check_episode(builtin.train, ways=10, shots=1, queries=7)
     with pytest.raises(InputError, match="class '0' of domain 'red-full-90' has 8"):
         data.check_episode(builtin.train, ways=10, shots=1, queries=15)
@@ -224,7 +227,8 @@ def test_real_files():
     if not raw or not pathlib.Path(raw, "mnist").is_dir():
         pytest.skip("MLTI_RAW_DIR names no folder with mnist/ in it")
     splits = data.load("rainbow_mnist", data_dir=raw)
-    assert splits.source == "idx" and splits.images_per_class == 20
+    assert splits.source == "idx"
+    assert splits.images_per_class == 20
     assert splits.train.x.shape == (16 * 10 * 20, 28, 28, 3)
     assert "of the paper's 100" in splits.note
     data.check_episode(splits.test, ways=10, shots=1, queries=15)

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax.data import arrays
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, Batch, PyTree, Task
 
@@ -64,11 +65,11 @@ class DomainPool:
           classes: the same for `label`. Give it wherever a pool may lack a class that
             another pool has, or the two would number their classes differently.
         """
-        size = _check_samples(x)
-        domain, domains = _as_ids("domain", domain, domains, size)
-        label, classes = _as_ids("label", label, classes, size)
+        size = arrays.check_samples(x)
+        domain, domains = arrays.as_ids("domain", domain, domains, size)
+        label, classes = arrays.as_ids("label", label, classes, size)
         group = domain * len(classes) + label
-        index, count = _group_rows(group, len(domains) * len(classes))
+        index, count = arrays.group_rows(group, len(domains) * len(classes))
         shape = (len(domains), len(classes))
         index, count = index.reshape(*shape, -1), count.reshape(shape)
         return cls(
@@ -116,9 +117,9 @@ class ClassPool:
         classes: Sequence[str] | None = None,
     ) -> ClassPool:
         """Builds the pool from NumPy arrays; arguments as in `DomainPool`."""
-        size = _check_samples(x)
-        label, classes = _as_ids("label", label, classes, size)
-        index, count = _group_rows(label, len(classes))
+        size = arrays.check_samples(x)
+        label, classes = arrays.as_ids("label", label, classes, size)
+        index, count = arrays.group_rows(label, len(classes))
         return cls(_to_device(x), jnp.asarray(index), jnp.asarray(count), classes)
 
     def _draw_groups(self, bits: Array, ways: int) -> tuple[Array, Array]:
@@ -165,15 +166,15 @@ class RegressionPool:
         domains: Sequence[str] | None = None,
     ) -> RegressionPool:
         """Builds the pool from NumPy arrays; y `[M, Dy]`, others as in `DomainPool`."""
-        size = _check_samples(x)
-        y = _check_values("y", y)
+        size = arrays.check_samples(x)
+        y = arrays.check_values("y", y)
         if y.ndim != 2 or len(y) != size or y.shape[1] == 0:
             raise InputError(
                 f"y has shape {list(y.shape)}; expected [{size}, Dy], one row for each"
                 " sample. For a single target use y[:, None]"
             )
-        domain, domains = _as_ids("domain", domain, domains, size)
-        index, count = _group_rows(domain, len(domains))
+        domain, domains = arrays.as_ids("domain", domain, domains, size)
+        index, count = arrays.group_rows(domain, len(domains))
         y = jnp.asarray(y, jnp.float32)
         return cls(_to_device(x), y, jnp.asarray(index), jnp.asarray(count), domains)
 
@@ -366,8 +367,7 @@ def _inputs(x: PyTree, rows: Array) -> PyTree:
     """Rows of x as a network takes them; converted after gathering, which is cheap."""
 
     def take(leaf: Array) -> Array:
-        # The pool's own rows are in bounds; checking it would cost a third more time.
-        leaf = leaf.at[rows].get(mode="promise_in_bounds")
+        leaf = leaf[rows]
         if leaf.dtype == jnp.uint8:
             return leaf.astype(jnp.float32) / 255
         # Integers stay: they are positions in a table of embeddings.
@@ -378,75 +378,3 @@ def _inputs(x: PyTree, rows: Array) -> PyTree:
 
 def _to_device(x: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, x)
-
-
-def _check_values(field: str, values: np.ndarray) -> np.ndarray:
-    """An array of finite numbers, or an error."""
-    values = np.asarray(values)
-    if values.dtype.kind not in "buif":
-        raise InputError(
-            f"{field} has dtype {values.dtype}; expected numbers. Rows of different"
-            " lengths make an array of objects: pad them to one length first"
-        )
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        row = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise InputError(
-            f"{field} has NaN or infinite values, the first in row {row}; remove or"
-            " replace them"
-        )
-    return values
-
-
-def _check_samples(x: PyTree) -> int:
-    """The number of samples, once every leaf of x is known to be usable."""
-    leaves = [_check_values("x", leaf) for leaf in jax.tree.leaves(x)]
-    sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}
-    if len(sizes) != 1 or 0 in sizes:
-        raise InputError(
-            f"x has shape {[list(leaf.shape) for leaf in leaves]}; expected [M, ...]"
-            " with at least one sample, and as many in every array"
-        )
-    return sizes.pop()
-
-
-def _as_ids(
-    field: str, values: np.ndarray, names: Sequence[str] | None, size: int
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Turns names or numbers `[size]` into ids `0..len(names)-1`, and the names."""
-    values = np.asarray(values)
-    if values.shape != (size,):
-        raise InputError(
-            f"{field} has shape {list(values.shape)}; expected [{size}], one entry a"
-            " sample of x"
-        )
-    if values.dtype.kind not in "uiUS":
-        raise InputError(
-            f"{field} has dtype {values.dtype}; expected whole numbers or names"
-        )
-    if names is None:
-        distinct, ids = np.unique(values, return_inverse=True)
-        return ids.astype(np.int64), tuple(str(name) for name in distinct)
-    names = tuple(str(name) for name in names)
-    if values.dtype.kind in "US":
-        known = {name: i for i, name in enumerate(names)}
-        ids = np.array([known.get(str(value), -1) for value in values])
-    else:
-        ids = values.astype(np.int64)
-    wrong = (ids < 0) | (ids >= len(names))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InputError(
-            f"{field} of sample {row} is {values[row].item()!r}; expected one of the"
-            f" {len(names)} names given, or a number from 0 to {len(names) - 1}"
-        )
-    return ids, names
-
-
-def _group_rows(group: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of each group: index `[number, K]`, padded, and count `[number]`."""
-    count = np.bincount(group, minlength=number)
-    rows = np.argsort(group, kind="stable")
-    position = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
-    index = np.zeros((number, count.max()), np.int32)
-    index[group[rows], position] = rows
-    return index, count.astype(np.int32)

@@ -152,6 +152,12 @@ REGRESSION = Objective("mse", mean_squared_error, mean_squared_error, False)
 # ------------------------------------------------------------- running the network
 
 
+def check_norm(norm: str) -> None:
+    """Refuses a batch-norm policy that there is not."""
+    if norm not in NORM_POLICIES:
+        raise unknown_name("batch-norm policy", norm, NORM_POLICIES)
+
+
 def mode_for(norm: str, train: bool) -> Mode:
     """How the network is run, by the batch-norm policy.
 
@@ -159,8 +165,6 @@ def mode_for(norm: str, train: bool) -> Mode:
     follow; at test time, `batch` goes on with the set at hand and `running` uses the
     averages.
     """
-    if norm not in NORM_POLICIES:
-        raise unknown_name("batch-norm policy", norm, NORM_POLICIES)
     return Mode(train=train, batch_statistics=train or norm == "batch")
 
 

@@ -20,6 +20,7 @@ from mlti_jax.learners.base import (
     Aux,
     Objective,
     Variables,
+    check_norm,
     mode_for,
     run_task,
 )
@@ -123,6 +124,9 @@ class GradientLearner:
 
     joint_statistics = False
     class_pairs = False
+
+    def __post_init__(self):
+        check_norm(self.norm)
 
     @property
     def deepest_mixing_layer(self) -> int:

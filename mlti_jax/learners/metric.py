@@ -14,6 +14,7 @@ from mlti_jax.learners.base import (
     Aux,
     Objective,
     Variables,
+    check_norm,
     concatenate,
     mode_for,
     run_task,
@@ -60,6 +61,9 @@ class ProtoNet:
 
     joint_statistics = True
     class_pairs = True
+
+    def __post_init__(self):
+        check_norm(self.norm)
 
     @property
     def deepest_mixing_layer(self) -> int:

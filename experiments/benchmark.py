@@ -1,0 +1,256 @@
+"""Times whole training steps: `python -m experiments.benchmark`.
+
+A step draws a meta-batch of four tasks from a pool on the device, interpolates it
+(MLTI), runs the learner, takes the meta-gradient and updates by Adam. Where PyTorch is
+installed (`pip install -e '.[torch]'`), the same step written plainly in PyTorch
+(`experiments/torch_steps.py`) is timed beside it: the sides alternate in one process,
+and the ratio is that of the medians. Prints a table; `--output=FILE` also writes JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+import jax
+import numpy as np
+from absl import flags
+
+from experiments import command_line
+from mlti_jax import backbones, learners, strategies
+from mlti_jax.data import ClassPool, DomainPool
+from mlti_jax.errors import unknown_name
+from mlti_jax.training import Episode, adam, init_state, make_run_steps
+
+CASES = flags.DEFINE_list("cases", None, "Names of the cases; all if not given.")
+ROUNDS = flags.DEFINE_integer("rounds", 7, "How often each side is timed.")
+SECONDS = flags.DEFINE_float("seconds", 1.0, "How long a side is timed in a round.")
+OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the results.")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training step; the names are those that `torch_steps` reads."""
+
+    learner: str
+    backbone: str
+    setting: str
+    image_shape: tuple[int, ...]
+    ways: int
+    shots: int
+    queries: int
+    interpolation: str | None
+    layers: tuple[int, ...] = (0,)
+    first_adapted: int = 3
+    filters: int = 32
+    hidden: tuple[int, ...] = (500, 500)
+    tasks: int = 4
+    inner_steps: int = 5
+    inner_lr: float = 0.01
+    outer_lr: float = 1e-3
+    alpha: float = 2.0
+
+
+_RAINBOW = Case(
+    "maml", "conv4", "label_sharing", (28, 28, 3), 10, 1, 1, interpolation="cutmix"
+)
+_MINI = replace(
+    _RAINBOW, setting="non_label_sharing", image_shape=(84, 84, 3), ways=5, queries=15
+)
+_BIO = Case(
+    "maml",
+    "mlp",
+    "label_sharing",
+    (1024,),
+    ways=2,
+    shots=5,
+    queries=10,
+    interpolation="mixup",
+    layers=(0, 1),
+    first_adapted=1,
+)
+ALL_CASES = {
+    "maml_28": _RAINBOW,
+    "maml_84": _MINI,
+    "maml_bio": _BIO,
+    "protonet_28": replace(_RAINBOW, learner="protonet"),
+    "protonet_28_15q": replace(_RAINBOW, learner="protonet", queries=15),
+    "protonet_84": replace(_MINI, learner="protonet"),
+    "protonet_bio": replace(_BIO, learner="protonet"),
+}
+
+
+def make_pool(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Random samples of the size of the real data, and the rows of each class.
+
+    Returns:
+      `x` uint8 `[M, ...]` and `index` `[16, C, 20]` (label-sharing) or `[12, 600]`.
+    """
+    groups = (16, case.ways, 20) if case.setting == "label_sharing" else (12, 600)
+    rng = np.random.default_rng(seed)
+    index = np.arange(np.prod(groups)).reshape(groups)
+    x = rng.integers(0, 256, (index.size, *case.image_shape), dtype=np.uint8)
+    return x, index
+
+
+def jax_step(case: Case) -> Callable[[int], None]:
+    """Our side: a function that runs so many steps and waits for the last."""
+    x, index = make_pool(case)
+    arrays = {
+        "x": jax.numpy.asarray(x),
+        "index": jax.numpy.asarray(index, np.int32),
+        "count": jax.numpy.full(index.shape[:-1], index.shape[-1], np.int32),
+        "classes": tuple(map(str, range(index.shape[-2]))),
+    }
+    if case.setting == "label_sharing":
+        pool = DomainPool(**arrays, domains=tuple(map(str, range(index.shape[0]))))
+    else:
+        pool = ClassPool(**arrays)
+    network = (
+        backbones.conv4(case.filters)
+        if case.backbone == "conv4"
+        else backbones.mlp(case.hidden)
+    )
+    options = {}
+    if case.learner == "maml":
+        adapted = tuple(range(case.first_adapted, len(network) + 1))
+        options = {
+            "adapted_layers": adapted,
+            "inner_learning_rate": case.inner_lr,
+            "steps": case.inner_steps,
+        }
+    learner = learners.make(case.learner, network, case.ways, **options)
+    strategy = strategies.vanilla()
+    if case.interpolation:
+        pairs = case.setting == "non_label_sharing" or learner.class_pairs
+        strategy = strategies.mlti(
+            form="non_label_sharing" if pairs else "label_sharing",
+            method=case.interpolation,
+            layers=case.layers,
+            alpha=case.alpha,
+        )
+    optimiser = adam(case.outer_lr)
+    run = make_run_steps(
+        learner,
+        strategy,
+        optimiser,
+        Episode(case.ways, case.shots, case.queries),
+        case.tasks,
+    )
+    example = np.zeros((2, *case.image_shape), np.float32)
+    state = init_state(learner, strategy, optimiser, jax.random.key(0), example)
+    done = 0
+
+    def steps(count: int) -> None:
+        nonlocal state, done
+        done += count
+        state, bad_step = run(state, pool, jax.random.key(1), done)
+        if int(bad_step) >= 0:
+            raise FloatingPointError(f"the loss is not finite at step {int(bad_step)}")
+
+    return steps
+
+
+def torch_step(case: Case) -> Callable[[int], None] | None:
+    """PyTorch's side, or None where it is not installed."""
+    try:
+        from experiments import torch_steps
+    except ImportError:
+        return None
+    step = torch_steps.make_step(case, *make_pool(case))
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            step()
+
+    return steps
+
+
+def time_sides(
+    sides: dict[str, Callable[[int], None]], rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    """Milliseconds a step of each side, one value a round; the sides alternate."""
+    counts = {}
+    for name, steps in sides.items():
+        steps(2)
+        start = time.perf_counter()
+        steps(3)
+        counts[name] = max(1, round(3 * seconds / (time.perf_counter() - start)))
+    times = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, steps in sides.items():
+            start = time.perf_counter()
+            steps(counts[name])
+            times[name].append((time.perf_counter() - start) / counts[name] * 1e3)
+    return times
+
+
+def measure(name: str, rounds: int, seconds: float) -> dict:
+    """Times one case; compilation apart."""
+    case = ALL_CASES[name]
+    ours = jax_step(case)
+    start = time.perf_counter()
+    ours(1)
+    result = {
+        "case": name,
+        "setting": asdict(case),
+        "compile_s": time.perf_counter() - start,
+    }
+    sides = {"jax": ours}
+    if (other := torch_step(case)) is not None:
+        sides["torch"] = other
+    for side, times in time_sides(sides, rounds, seconds).items():
+        result[side] = {
+            "median_ms": statistics.median(times),
+            "min_ms": min(times),
+            "max_ms": max(times),
+        }
+    if "torch" in sides:
+        result["ratio"] = result["torch"]["median_ms"] / result["jax"]["median_ms"]
+    return result
+
+
+HEADER = f"{'case':18}{'ours, ms':>24}{'PyTorch, ms':>24}{'ratio':>8}{'compile, s':>12}"
+
+
+def table_row(result: dict) -> str:
+    """A result as a line: median (fastest - slowest round) of each side, and ratio."""
+
+    def cell(side: str) -> str:
+        if side not in result:
+            return "not installed"
+        t = result[side]
+        return f"{t['median_ms']:.1f} ({t['min_ms']:.1f}-{t['max_ms']:.1f})"
+
+    ratio = f"{result['ratio']:.2f}" if "ratio" in result else ""
+    return (
+        f"{result['case']:18}{cell('jax'):>24}{cell('torch'):>24}{ratio:>8}"
+        f"{result['compile_s']:>12.1f}"
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Measures the cases and prints the table, row by row."""
+    del argv
+    names = CASES.value or list(ALL_CASES)
+    for name in names:
+        if name not in ALL_CASES:
+            raise unknown_name("case", name, ALL_CASES)
+    print(f"{jax.devices()[0].platform}, JAX {jax.__version__}; a step of four tasks")
+    print(HEADER)
+    results = []
+    for name in names:
+        results.append(measure(name, ROUNDS.value, SECONDS.value))
+        print(table_row(results[-1]), flush=True)
+    if OUTPUT.value:
+        text = json.dumps(results, indent=2)
+        pathlib.Path(OUTPUT.value).write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(command_line.run(main, __doc__))

@@ -1,0 +1,148 @@
+"""Layer stacks: any part can be run alone; normalisation and dropout by hand."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mlti_jax import backbones
+from mlti_jax.backbones import BatchNorm, Head, Mode
+from mlti_jax.errors import InputError
+
+KEY = jax.random.key(0)
+NETWORKS = {
+    "conv4_28": (backbones.conv4(8), (28, 28, 3)),
+    "conv4_84": (backbones.conv4(4), (84, 84, 3)),
+    "bio": (backbones.mlp(), (1024,)),
+    "cells": (backbones.mlp((64, 64), slope=0.0, dropout=0.2), (2866,)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "mode", [Mode(True, True), Mode(False, True), Mode(False, False)]
+)
+def test_every_split_gives_the_whole(name, mode):
+    stack, shape = NETWORKS[name]
+    stack = stack.append(Head(5))
+    x = jax.random.normal(KEY, (6, *shape))
+    params, state = stack.init(KEY, x)
+
+    @jax.jit
+    def run(params, state, h, key):
+        results = [stack.apply(params, state, h, key=key, mode=mode)]
+        for layer in range(1, len(stack)):
+            middle, new = stack.apply(params, state, h, 0, layer, key=key, mode=mode)
+            results.append(stack.apply(params, new, middle, layer, key=key, mode=mode))
+        return results
+
+    whole, *splits = run(params, state, x, KEY)
+    assert whole[0].shape == (6, 5)
+    for split in splits:
+        chex.assert_trees_all_close(split, whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("conv4_28", 8), ("conv4_84", 5 * 5 * 4), ("bio", 500), ("cells", 64)],
+)
+def test_embedding_sizes(name, size):
+    stack, shape = NETWORKS[name]
+    x = jnp.zeros((2, *shape))
+    h, _ = stack.apply(*stack.init(KEY, x), x)
+    assert h.reshape(2, -1).shape == (2, size)
+
+
+def test_batch_norm_by_hand_with_running_averages():
+    norm = BatchNorm()
+    x = np.random.default_rng(0).normal(2.0, 3.0, (10, 4, 4, 2)).astype(np.float32)
+    variables = norm.init(KEY, x, Mode())
+    out, updated = norm.apply(variables, x, Mode(True, True), mutable=["batch_stats"])
+    flat = x.reshape(-1, 2).astype(np.float64)
+    by_hand = (x - flat.mean(0)) / np.sqrt(flat.var(0) + 1e-5)
+    np.testing.assert_allclose(out, by_hand, atol=1e-4)
+    stats = updated["batch_stats"]
+    np.testing.assert_allclose(stats["mean"], 0.1 * flat.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(stats["var"], 0.9 + 0.1 * flat.var(0, ddof=1), rtol=1e-4)
+    running = norm.apply({**variables, **updated}, x, Mode(False, False))
+    by_hand = (x - 0.1 * flat.mean(0)) / np.sqrt(0.9 + 0.1 * flat.var(0, ddof=1) + 1e-5)
+    np.testing.assert_allclose(running, by_hand, atol=1e-4)
+
+
+def test_padding_does_not_enter_the_statistics():
+    stack, _ = NETWORKS["bio"]
+    x = jax.random.normal(KEY, (6, 1024))
+    params, state = stack.init(KEY, x)
+    padded = jnp.concatenate([x, 100 + jnp.zeros((3, 1024))])
+    weight = jnp.array([1.0] * 6 + [0.0] * 3)
+    mode = Mode(True, True)
+    alone, state_alone = stack.apply(params, state, x, mode=mode)
+    with_padding, state_padded = stack.apply(
+        params, state, padded, mode=mode, weight=weight
+    )
+    np.testing.assert_allclose(with_padding[:6], alone, atol=1e-4)
+    chex.assert_trees_all_close(state_padded, state_alone, atol=1e-4)
+
+
+def test_dropout_only_in_training_and_by_key():
+    stack, _ = NETWORKS["cells"]
+    x = jax.random.normal(KEY, (200, 2866))
+    params, state = stack.init(KEY, x)
+    run = jax.jit(
+        lambda key, train: stack.apply(
+            params, state, x, 0, 1, key=key, mode=Mode(train, True)
+        )[0],
+        static_argnums=1,
+    )
+    plain, noisy, other = run(KEY, False), run(KEY, True), run(jax.random.key(1), True)
+    np.testing.assert_array_equal(run(KEY, True), noisy)
+    assert (noisy != other).any()
+    kept = np.asarray(noisy)[np.asarray(plain) > 0] > 0
+    np.testing.assert_allclose(kept.mean(), 0.8, atol=0.02)
+    ratio = (
+        np.asarray(noisy)[np.asarray(noisy) > 0]
+        / np.asarray(plain)[np.asarray(noisy) > 0]
+    )
+    np.testing.assert_allclose(ratio, 1 / 0.8, rtol=1e-4)
+
+
+def test_hook_changes_the_output_before_normalisation():
+    stack, shape = NETWORKS["conv4_28"]
+    x = jax.random.normal(KEY, (4, *shape))
+    params, state = stack.init(KEY, x)
+    seen = []
+
+    def hook(layer, h, output):
+        seen.append((layer, h.shape, output.shape))
+        return output * jnp.where(jnp.arange(8) == 0, 0.0, 1.0)
+
+    h, _ = stack.apply(params, state, x, hook=hook)
+    plain, _ = stack.apply(params, state, x)
+    assert seen[0] == (0, (4, 28, 28, 3), (4, 28, 28, 8))
+    assert [layer for layer, _, _ in seen] == [0, 1, 2, 3]
+    # A channel of zeros stays at the offset, which is zero.
+    np.testing.assert_allclose(h[..., 0], 0.0, atol=1e-6)
+    assert np.abs(np.asarray(h - plain)).max() > 1e-3
+
+
+def test_conv4_equals_pytorch_on_the_same_weights():
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    stack, shape = NETWORKS["conv4_28"]
+    x = np.random.default_rng(0).normal(size=(5, *shape)).astype(np.float32)
+    params, state = stack.init(KEY, x)
+    ours, _ = stack.apply(params, state, x)
+    h = torch.from_numpy(x).permute(0, 3, 1, 2)
+    for layer in params:
+        kernel = torch.from_numpy(np.array(layer["kernel"])).permute(3, 2, 0, 1)
+        h = functional.conv2d(h, kernel, padding=1)
+        h = functional.batch_norm(h, None, None, training=True)
+        h = functional.max_pool2d(functional.relu(h), 2)
+    theirs = h.permute(0, 2, 3, 1).numpy()
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_unknown_backbone():
+    with pytest.raises(InputError, match="unknown backbone 'conv5'.*conv4"):
+        backbones.make("conv5")

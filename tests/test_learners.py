@@ -1,0 +1,372 @@
+"""Learners against finite differences, NumPy and PyTorch."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_task, stack_tasks, take
+from jax.flatten_util import ravel_pytree
+
+from mlti_jax import backbones, learners
+from mlti_jax.errors import InputError
+from mlti_jax.learners import adapt, prototypes
+from mlti_jax.types import Batch
+
+KEY = jax.random.key(0)
+
+
+def small_maml(**options):
+    options = {"inner_learning_rate": 0.1, "steps": 3, **options}
+    return learners.maml(backbones.mlp((6, 7)), 3, **options)
+
+
+def make_learners():
+    conv = backbones.conv4(4)
+    return {
+        "maml_mlp": (small_maml(), (5,)),
+        "maml_conv": (learners.maml(conv, 3), (16, 16, 1)),
+        "protonet_mlp": (learners.protonet(backbones.mlp((6, 7)), 3), (5,)),
+        "protonet_conv": (learners.protonet(conv, 3), (16, 16, 1)),
+    }
+
+
+# ----------------------------------------------------------------- the inner loop
+
+
+def test_adapt_by_hand_on_a_quadratic():
+    # L = 0.5 a w^2: each step multiplies w by (1 - lr a).
+    a, lr, w0, steps = 0.7, 0.2, 1.5, 4
+
+    def result(w):
+        return adapt(lambda w, i: 0.5 * a * w**2, w, lambda g: lr * g, steps)
+
+    np.testing.assert_allclose(result(w0), w0 * (1 - lr * a) ** steps, rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(result)(w0), (1 - lr * a) ** steps, rtol=1e-6)
+
+
+def test_first_order_takes_inner_gradients_as_constants():
+    def result(w, second_order):
+        loss = lambda w, i: 0.25 * w**4  # noqa: E731
+        return adapt(loss, w, lambda g: 0.1 * g, 1, second_order=second_order)
+
+    np.testing.assert_allclose(jax.grad(result)(2.0, True), 1 - 0.1 * 3 * 4, rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(result)(2.0, False), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{"remat": True}, {"unroll": False}, {"remat": True, "unroll": False}]
+)
+def test_remat_and_unroll_change_no_result(options):
+    learner = small_maml()
+    task = make_task(1)
+    variables = learner.init(KEY, task.support.x)
+
+    def value(learner):
+        def loss(params):
+            changed = variables.replace(params=params)
+            return learner.loss(changed, task, KEY, 0, True)[0]
+
+        return jax.jit(jax.value_and_grad(loss))(variables.params)
+
+    plain = value(learner)
+    chex.assert_trees_all_close(
+        value(dataclasses.replace(learner, **options)), plain, rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_maml_meta_gradient_equals_finite_differences(steps, layer):
+    with jax.enable_x64(True):
+        learner = small_maml(steps=steps)
+        task = jax.tree.map(lambda a: a.astype(np.float64), make_task(1))
+        variables = learner.init(KEY, task.support.x)
+        variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), variables)
+        if layer:
+            task, _ = learner.embed(variables, task, KEY, layer, True)
+        flat, unravel = ravel_pytree(variables.params)
+
+        @jax.jit
+        def loss(flat):
+            changed = variables.replace(params=unravel(flat))
+            return learner.loss(changed, task, KEY, layer, True)[0]
+
+        gradient = jax.grad(loss)(flat)
+        rng = np.random.default_rng(0)
+        for _ in range(8):
+            direction = rng.normal(size=flat.shape)
+            h = 1e-5
+            numeric = (loss(flat + h * direction) - loss(flat - h * direction)) / (
+                2 * h
+            )
+            np.testing.assert_allclose(
+                gradient @ direction, numeric, rtol=1e-5, atol=1e-8
+            )
+
+
+def torch_maml_loss(torch, params, task, lr, steps, first_adapted):
+    """MAML written anew in PyTorch: two blocks and a head, from `first_adapted` on."""
+    functional = torch.nn.functional
+    tensor = lambda a: torch.from_numpy(np.array(a, np.float64))  # noqa: E731
+
+    def forward(layers, h, start):
+        for layer in layers[start:-1]:
+            h = h @ layer["kernel"]
+            h = functional.batch_norm(
+                h, None, None, layer["norm"]["scale"], layer["norm"]["offset"], True
+            )
+            h = functional.leaky_relu(h, 0.01)
+        return h @ layers[-1]["kernel"] + layers[-1]["bias"]
+
+    def loss(layers, h, y, start):
+        return (
+            -(y * functional.log_softmax(forward(layers, h, start), -1)).sum(-1).mean()
+        )
+
+    leaves, structure = jax.tree.flatten(params)
+    leaves = [tensor(leaf).requires_grad_() for leaf in leaves]
+    layers = jax.tree.unflatten(structure, leaves)
+    xs, ys, xq, yq = map(
+        tensor, (task.support.x, task.support.y, task.query.x, task.query.y)
+    )
+    adapted = list(layers)
+    for _ in range(steps):
+        moved, own = jax.tree.flatten(tuple(adapted[first_adapted:]))
+        grads = torch.autograd.grad(loss(adapted, xs, ys, 0), moved, create_graph=True)
+        new = [p - lr * g for p, g in zip(moved, grads, strict=True)]
+        adapted[first_adapted:] = jax.tree.unflatten(own, new)
+    total = loss(adapted, xq, yq, 0)
+    total.backward()
+    grads = [leaf.grad.numpy() for leaf in leaves]
+    return float(total.detach()), jax.tree.unflatten(structure, grads)
+
+
+def test_maml_equals_pytorch_on_the_same_weights():
+    torch = pytest.importorskip("torch")
+    learner = small_maml(steps=4)
+    task = make_task(3)
+    variables = learner.init(KEY, task.support.x)
+
+    def loss(model):
+        changed = variables.replace(params={"model": model, "rule": ()})
+        return learner.loss(changed, task, KEY, 0, True)[0]
+
+    ours, gradient = jax.value_and_grad(loss)(variables.params["model"])
+    theirs, their_gradient = torch_maml_loss(
+        torch, variables.params["model"], task, 0.1, 4, first_adapted=1
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    chex.assert_trees_all_close(gradient, their_gradient, rtol=2e-3, atol=2e-5)
+
+
+def test_adapted_layers_change_and_no_others():
+    learner = small_maml()
+    task = make_task(1)
+    variables = learner.init(KEY, task.support.x)
+    phi = learner.adapt(variables, task.support, KEY)
+    theta = variables.params["model"]
+    assert learner.adapted_layers == (1, 2)
+    chex.assert_trees_all_equal(phi[0], theta[0])
+    for layer in (1, 2):
+        for before, after in zip(
+            *map(jax.tree.leaves, (theta[layer], phi[layer])), strict=True
+        ):
+            assert np.abs(np.asarray(before - after)).max() > 0
+
+
+def test_number_of_steps_in_training_and_at_test():
+    task = make_task(1)
+    learner = small_maml(steps=1, eval_steps=3)
+    other = small_maml(steps=3)
+    variables = learner.init(KEY, task.support.x)
+    same = learner.loss(variables, task, KEY, 0, False)[0]
+    chex.assert_trees_all_close(same, other.loss(variables, task, KEY, 0, True)[0])
+    assert abs(float(learner.loss(variables, task, KEY, 0, True)[0] - same)) > 1e-5
+
+
+def test_loss_before_is_that_of_the_unadapted_network():
+    learner = small_maml()
+    task = make_task(1)
+    variables = learner.init(KEY, task.support.x)
+    aux = learner.loss(variables, task, KEY, 0, True)[1]
+    none = dataclasses.replace(learner, steps=0)
+    loss, unadapted = none.loss(variables, task, KEY, 0, True)
+    np.testing.assert_allclose(aux.loss_before, loss, rtol=1e-6)
+    np.testing.assert_allclose(aux.outputs_before, unadapted.outputs, rtol=1e-5)
+    assert not np.allclose(aux.outputs, aux.outputs_before)
+
+
+@pytest.mark.parametrize("layers", [(), (4,), (-5,)])
+def test_wrong_adapted_layers(layers):
+    with pytest.raises(InputError, match="adapted_layers"):
+        small_maml(adapted_layers=layers)
+
+
+# ------------------------------------------------------------------------ metric
+
+
+def test_protonet_logits_equal_a_numpy_version():
+    learner = learners.protonet(backbones.mlp((6, 7)), 3)
+    task = make_task(1)
+    variables = learner.init(KEY, task.support.x)
+    loss, aux = learner.loss(variables, task, KEY, 0, True)
+
+    x = np.concatenate([task.support.x, task.query.x]).astype(np.float64)
+    for layer in variables.params["model"]:  # support and query are one batch
+        x = x @ np.asarray(layer["kernel"], np.float64)
+        x = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+        x = np.where(x > 0, x, 0.01 * x)
+    support, query = x[:6], x[6:]
+    labels = np.asarray(task.support.y).argmax(1)
+    centres = [support[labels == r].mean(0) for r in range(3)]
+    logits = np.array([[-((q - c) ** 2).sum() for c in centres] for q in query])
+    np.testing.assert_allclose(aux.outputs, logits, rtol=1e-4, atol=1e-4)
+    answer = np.asarray(task.query.y).argmax(1)
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    by_hand = -np.mean([np.log(p[k, answer[k]]) for k in range(len(answer))])
+    np.testing.assert_allclose(loss, by_hand, rtol=1e-4)
+    np.testing.assert_allclose(aux.metric, (logits.argmax(1) == answer).mean())
+
+
+def test_prototypes_leave_padding_out():
+    embeddings = jnp.array([[1.0], [3.0], [100.0], [5.0]])
+    y = jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    support = Batch(embeddings, y, jnp.array([1.0, 1.0, 0.0, 1.0]))
+    np.testing.assert_allclose(prototypes(embeddings, support), [[2.0], [5.0]])
+
+
+def test_order_of_support_samples_does_not_matter():
+    learner = learners.protonet(backbones.mlp((6, 7)), 3)
+    task = make_task(1)
+    variables = learner.init(KEY, task.support.x)
+    order = np.random.default_rng(0).permutation(6)
+    shuffled = jax.tree.map(lambda leaf: leaf[order], task.support)
+    a = learner.predict(variables, task.support, task.query.x, KEY)
+    b = learner.predict(variables, shuffled, task.query.x, KEY)
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_protonet_refuses_regression():
+    with pytest.raises(InputError, match="regression"):
+        learners.protonet(backbones.mlp(), 1, objective=learners.REGRESSION)
+
+
+# ---------------------------------------------------------------- all of them alike
+
+
+@pytest.mark.parametrize("name", make_learners())
+class TestEveryLearner:
+    """One battery for all; a new learner is one line in `make_learners`."""
+
+    def setup(self, name):
+        learner, shape = make_learners()[name]
+        tasks = stack_tasks([make_task(s, shape=shape) for s in range(3)])
+        return learner, tasks, learner.init(KEY, tasks.support.x[0])
+
+    def test_vmap_equals_a_loop_and_jit_changes_nothing(self, name):
+        learner, tasks, variables = self.setup(name)
+        keys = jax.random.split(KEY, 3)
+
+        def loss(task, key):
+            return learner.loss(variables, task, key, 0, True)
+
+        batched = jax.jit(jax.vmap(loss))(tasks, keys)
+        for index in range(3):
+            alone = loss(take(tasks, index), keys[index])
+            chex.assert_trees_all_close(
+                take(batched, index), alone, rtol=2e-3, atol=2e-4
+            )
+
+    def test_gradient_reaches_every_parameter(self, name):
+        learner, tasks, variables = self.setup(name)
+
+        def loss(params):
+            changed = variables.replace(params=params)
+            one = lambda t: learner.loss(changed, t, KEY, 0, True)[0]  # noqa: E731
+            return jax.vmap(one)(tasks).mean()
+
+        for path, leaf in jax.tree_util.tree_leaves_with_path(
+            jax.jit(jax.grad(loss))(variables.params)
+        ):
+            assert np.isfinite(leaf).all(), path
+            # Moving all embeddings by the same vector changes no distance.
+            last = len(learner.stack) - 1
+            if name == "protonet_mlp" and "offset" in str(path) and path[1].idx == last:
+                continue
+            assert np.abs(np.asarray(leaf)).max() > 0, path
+
+    def test_predict_equals_the_outputs_of_loss(self, name):
+        learner, tasks, variables = self.setup(name)
+        task = take(tasks, 0)
+        aux = learner.loss(variables, task, KEY, 0, False)[1]
+        outputs = learner.predict(variables, task.support, task.query.x, KEY)
+        np.testing.assert_allclose(outputs, aux.outputs, rtol=1e-3, atol=1e-3)
+
+    def test_embed_then_loss_is_loss(self, name):
+        learner, tasks, variables = self.setup(name)
+        task = take(tasks, 0)
+        layer = learner.deepest_mixing_layer
+        hidden, state = learner.embed(variables, task, KEY, layer, True)
+        loss, aux = learner.loss(
+            variables.replace(state=state), hidden, KEY, layer, True
+        )
+        whole, whole_aux = learner.loss(variables, task, KEY, 0, True)
+        np.testing.assert_allclose(loss, whole, rtol=1e-3)
+        chex.assert_trees_all_close(aux.state, whole_aux.state, rtol=1e-3, atol=1e-4)
+
+    def test_batch_norm_policies_differ_at_test_time_only(self, name):
+        learner, tasks, variables = self.setup(name)
+        task = take(tasks, 0)
+        both = [
+            dataclasses.replace(learner, norm=norm) for norm in ("batch", "running")
+        ]
+        train = [float(m.loss(variables, task, KEY, 0, True)[0]) for m in both]
+        test = [float(m.loss(variables, task, KEY, 0, False)[0]) for m in both]
+        assert train[0] == train[1]
+        assert abs(test[0] - test[1]) > 1e-6
+
+    def test_padding_in_the_query_changes_nothing(self, name):
+        learner, tasks, variables = self.setup(name)
+        task = take(tasks, 0)
+        size = task.query.y.shape[0]
+        padded = Batch(
+            x=jnp.concatenate([task.query.x, 50 + task.query.x[:2]]),
+            y=jnp.concatenate([task.query.y, task.query.y[:2]]),
+            weight=jnp.array([1.0] * size + [0.0] * 2),
+        )
+        loss, aux = learner.loss(variables, task, KEY, 0, False)
+        other, other_aux = learner.loss(
+            variables, task.replace(query=padded), KEY, 0, False
+        )
+        np.testing.assert_allclose(other, loss, rtol=1e-3)
+        np.testing.assert_allclose(other_aux.metric, aux.metric, rtol=1e-5)
+
+    def test_unknown_norm_policy(self, name):
+        with pytest.raises(InputError, match="batch-norm policy"):
+            dataclasses.replace(make_learners()[name][0], norm="layer")
+
+
+def test_regression_with_the_same_code():
+    learner = learners.maml(
+        backbones.mlp((8, 8)),
+        1,
+        objective=learners.REGRESSION,
+        inner_learning_rate=0.05,
+    )
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(12, 3)), jnp.float32)
+    batch = Batch(x, x.sum(1, keepdims=True))
+    task = make_task(1).replace(support=batch, query=batch)
+    variables = learner.init(KEY, x)
+    loss, aux = learner.loss(variables, task, KEY, 0, True)
+    by_hand = np.mean((np.asarray(aux.outputs) - np.asarray(batch.y)) ** 2)
+    np.testing.assert_allclose(loss, by_hand, rtol=1e-5)
+    assert loss < aux.loss_before
+
+
+def test_unknown_learner():
+    with pytest.raises(InputError, match="unknown learner 'mml'.*maml, protonet"):
+        learners.make("mml", backbones.mlp(), 2)
