@@ -23,6 +23,7 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mlti_jax.errors import InputError, unknown_name
 from mlti_jax.types import Array, Batch, PyTree, Task
@@ -127,7 +128,7 @@ def check_positive(name: str, value: float | Array) -> None:
 
     Traced values can't be looked at and pass.
     """
-    if not isinstance(value, jax.core.Tracer) and not jnp.all(jnp.asarray(value) > 0):
+    if not isinstance(value, jax.core.Tracer) and not np.all(np.asarray(value) > 0):
         raise InputError(f"Beta's {name} must be positive, got {value}")
 
 

@@ -126,6 +126,7 @@ def test_hook_changes_the_output_before_normalisation():
     assert np.abs(np.asarray(h - plain)).max() > 1e-3
 
 
+@pytest.mark.parity
 def test_conv4_equals_pytorch_on_the_same_weights():
     torch = pytest.importorskip("torch")
     functional = torch.nn.functional

@@ -144,6 +144,7 @@ def torch_maml_loss(torch, params, task, lr, steps, first_adapted):
     return float(total.detach()), jax.tree.unflatten(structure, grads)
 
 
+@pytest.mark.parity
 def test_maml_equals_pytorch_on_the_same_weights():
     torch = pytest.importorskip("torch")
     learner = small_maml(steps=4)
