@@ -31,7 +31,7 @@ from ml_collections import config_flags
 from experiments import command_line
 from experiments.compare import compare
 from mlti_jax.errors import InputError
-from mlti_jax.training import build, train_and_evaluate
+from mlti_jax.training import build, summary, train_and_evaluate
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "A file of experiments/configs, and after a colon its arguments."
@@ -60,7 +60,8 @@ def main(argv: list[str]) -> None:
     if config.get("compare"):
         compare(config, WORKDIR.value, DATA_DIR.value)
     else:
-        train_and_evaluate(build(config, DATA_DIR.value), WORKDIR.value)
+        result = train_and_evaluate(build(config, DATA_DIR.value), WORKDIR.value)
+        print(summary(result))
 
 
 if __name__ == "__main__":

@@ -271,7 +271,7 @@ def test_a_run_leaves_what_it_promises_and_is_not_run_twice(tmp_path, capsys):
         "last",
     ]
     assert train_and_evaluate(build(small_config()), tmp_path) == saved
-    assert "finished already" in capsys.readouterr().err
+    assert "finished run" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"seed: 0 -> 5"):
         train_and_evaluate(build(small_config(seed=5)), tmp_path)
 

@@ -50,7 +50,7 @@ def train_and_evaluate(experiment: Experiment, workdir: str | pathlib.Path) -> d
     open_workdir(workdir, json.loads(experiment.config.to_json_best_effort()))
     if (workdir / "results.json").exists():
         result = read_json(workdir / "results.json")
-        say(f"finished already, nothing to train: {summary(result)}")
+        say(f"{workdir} holds a finished run of this config; nothing to train")
         return result
     for note in experiment.notes:
         say(note)
@@ -82,7 +82,6 @@ class _Run:
             self.last.close()
             self.best.close()
         write_json(self.workdir / "results.json", result)
-        say(summary(result))
         return result
 
     # ---------------------------------------------------------------- training

@@ -1,0 +1,181 @@
+"""The kernels against `lax`, NumPy and PyTorch, with their derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from mlti_jax import ops
+
+SHAPES = [
+    ((5, 7, 6, 3), (3, 3, 3, 4), 1),
+    ((4, 3, 3, 8), (3, 3, 8, 5), 1),
+    ((3, 9, 9, 16), (3, 3, 16, 8), 1),
+    ((2, 8, 5, 4), (1, 1, 4, 6), 1),
+    ((2, 8, 8, 4), (5, 3, 4, 2), 1),
+    ((3, 9, 8, 3), (3, 3, 3, 4), 2),
+    ((3, 8, 8, 2), (4, 4, 2, 3), 2),
+]
+
+
+def reference(x, kernel, strides):
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        (strides, strides),
+        "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        precision="highest",
+    )
+
+
+def draw(seed, *shapes):
+    rng = np.random.default_rng(seed)
+    return [jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes]
+
+
+def all_derivatives(conv):
+    """Value, gradient, and the gradient of a function of the gradient."""
+
+    def loss(x, kernel):
+        return jnp.sum(jnp.sin(conv(x, kernel)))
+
+    def second(x, kernel):
+        gradients = jax.grad(loss, argnums=(0, 1))(x, kernel)
+        return sum(jnp.sum(jnp.cos(g)) for g in gradients)
+
+    def run(x, kernel):
+        first = jax.grad(loss, argnums=(0, 1))(x, kernel)
+        return conv(x, kernel), first, jax.grad(second, argnums=(0, 1))(x, kernel)
+
+    return run
+
+
+def assert_close(a, b, tolerance=1e-4):
+    for left, right in zip(*map(jax.tree.leaves, (a, b)), strict=True):
+        scale = max(1.0, float(jnp.abs(right).max()))
+        np.testing.assert_allclose(left, right, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize(("x_shape", "kernel_shape", "strides"), SHAPES)
+@pytest.mark.parametrize("batched", ["none", "x", "kernel", "both", "nested"])
+@pytest.mark.parametrize("small_cache", [False, True])
+def test_conv2d_and_derivatives_equal_lax(
+    x_shape, kernel_shape, strides, batched, small_cache, monkeypatch
+):
+    if small_cache:
+        if batched in ("kernel", "nested") or strides == 2:
+            pytest.skip("the blocked form is not used there")
+        monkeypatch.setattr(ops, "CACHE_BYTES", 1 << 11)  # many chunks, one not full
+    lead_x = {"x": (2,), "both": (2,), "nested": (2, 3)}.get(batched, ())
+    lead_kernel = {"kernel": (2,), "both": (2,), "nested": (3,)}.get(batched, ())
+    x, kernel = draw(0, (*lead_x, *x_shape), (*lead_kernel, *kernel_shape))
+
+    def transformed(conv):
+        run = all_derivatives(lambda a, k: conv(a, k, strides=strides))
+        if batched == "nested":  # seeds with their own x, tasks with their own kernel
+            return jax.jit(jax.vmap(jax.vmap(run), in_axes=(0, None)))
+        axes = (0 if lead_x else None, 0 if lead_kernel else None)
+        return jax.jit(run if axes == (None, None) else jax.vmap(run, in_axes=axes))
+
+    ours = transformed(ops.conv2d)(x, kernel)
+    theirs = transformed(lambda a, k, strides: reference(a, k, strides))(x, kernel)
+    assert_close(ours, theirs)
+
+
+def test_conv2d_inside_scan_and_without_jit():
+    x, kernel = draw(1, (4, 6, 6, 3), (3, 3, 3, 3))
+
+    def body(h, _):
+        return jnp.tanh(ops.conv2d(h, kernel)), None
+
+    def plain(h):
+        for _ in range(3):
+            h = jnp.tanh(reference(h, kernel, 1))
+        return h.sum()
+
+    scanned = jax.grad(lambda h: lax.scan(body, h, None, length=3)[0].sum())
+    assert_close(scanned(x), jax.grad(plain)(x))
+
+
+def test_no_grouped_convolution_where_kernels_differ_by_task():
+    x, kernel = draw(2, (4, 5, 6, 6, 8), (4, 3, 3, 8, 8))
+
+    def loss(x, kernel):
+        inner = jax.grad(lambda k: jnp.sum(jnp.tanh(ops.conv2d(x, k))))
+        adapted = kernel - 0.1 * inner(kernel)
+        return jnp.sum(ops.conv2d(x, adapted) ** 2)
+
+    def total(kernel):
+        return jax.vmap(loss)(x, kernel).sum()
+
+    text = jax.jit(jax.grad(total)).lower(kernel).as_text()
+    for line in text.splitlines():
+        if "convolution" in line:
+            assert "feature_group_count = 1 " in line, line
+            assert "batch_group_count = 1 " in line, line
+    assert "dot_general" in text
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8, 2), (2, 7, 5, 3), (2, 3, 3, 4)])
+def test_max_pool_equals_reduce_window(shape):
+    (x,) = draw(3, shape)
+
+    def reduced(x):
+        window = (1, 2, 2, 1)
+        return lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID")
+
+    def derivatives(pool):
+        gradient = jax.grad(lambda x: jnp.sum(pool(x) ** 3))
+        second = jax.grad(lambda x: jnp.sum(gradient(x) ** 2))
+        return pool(x), gradient(x), second(x)
+
+    def slow(x):  # by a loop, to be differentiated without `reduce_window`
+        n, h, w, c = x.shape
+        rows = [
+            [x[:, i : i + 2, j : j + 2].max((1, 2)) for j in range(0, w - w % 2, 2)]
+            for i in range(0, h - h % 2, 2)
+        ]
+        return jnp.stack([jnp.stack(row, 1) for row in rows], 1)
+
+    np.testing.assert_array_equal(ops.max_pool(x), reduced(x))
+    assert_close(derivatives(ops.max_pool), derivatives(slow))
+
+
+@pytest.mark.parametrize("shape", [(6, 4, 5, 3), (7, 8)])
+def test_moments_and_normalisation_by_numpy(shape):
+    x, scale, offset = draw(4, shape, shape[-1:], shape[-1:])
+    flat = np.asarray(x, np.float64).reshape(-1, shape[-1])
+    mean, var = ops.batch_moments(x)
+    np.testing.assert_allclose(mean, flat.mean(0), atol=1e-5)
+    np.testing.assert_allclose(var, flat.var(0), atol=1e-5)
+    by_hand = (np.asarray(x) - flat.mean(0)) / np.sqrt(flat.var(0) + 1e-5)
+    out = ops.normalise(x, mean, var, scale, offset, 1e-5)
+    np.testing.assert_allclose(out, by_hand * scale + offset, atol=1e-4)
+
+    weight = np.zeros(shape[0])
+    weight[[0, 2, 3]] = 1.0
+    kept = np.asarray(x, np.float64)[[0, 2, 3]].reshape(-1, shape[-1])
+    mean, var = ops.batch_moments(x, jnp.asarray(weight, jnp.float32))
+    np.testing.assert_allclose(mean, kept.mean(0), atol=1e-5)
+    np.testing.assert_allclose(var, kept.var(0), atol=1e-5)
+
+
+def test_variance_is_never_negative():
+    _, var = ops.batch_moments(jnp.full((50, 4), 1000.1, jnp.float32))
+    assert (np.asarray(var) >= 0).all()
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("strides", [1, 2])
+def test_conv2d_equals_pytorch(strides):
+    torch = pytest.importorskip("torch")
+    x, kernel = draw(5, (3, 9, 9, 4), (3, 3, 4, 6))
+    ours = jax.grad(lambda k: jnp.sum(ops.conv2d(x, k, strides=strides) ** 2))(kernel)
+    their_x = torch.from_numpy(np.array(x)).permute(0, 3, 1, 2)
+    their_kernel = torch.from_numpy(np.array(kernel)).permute(3, 2, 0, 1)
+    their_kernel.requires_grad_()
+    out = torch.nn.functional.conv2d(their_x, their_kernel, stride=strides, padding=1)
+    (out**2).sum().backward()
+    assert_close(ours, jnp.asarray(their_kernel.grad.permute(2, 3, 1, 0).numpy()))
