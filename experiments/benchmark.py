@@ -3,13 +3,17 @@
 A step draws a meta-batch of four tasks from a pool on the device, interpolates it
 (MLTI), runs the learner, takes the meta-gradient and updates by Adam. Where PyTorch is
 installed (`pip install -e '.[torch]'`), the same step written plainly in PyTorch
-(`experiments/torch_steps.py`) is timed beside it: the sides alternate in one process,
-and the ratio is that of the medians. Prints a table; `--output=FILE` also writes JSON.
+(`experiments/torch_steps.py`) is timed beside it, for images also with PyTorch's
+channels-last memory layout, which is faster on CPU but which few use. The sides
+alternate in one process, and a ratio is that of the medians. `others` is the share of
+the machine that other processes took meanwhile: above 5 % a ratio means little, since
+PyTorch's threads wait for each other. `--output=FILE` also writes JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -98,19 +102,8 @@ def make_pool(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return x, index
 
 
-def jax_step(case: Case) -> Callable[[int], None]:
-    """Our side: a function that runs so many steps and waits for the last."""
-    x, index = make_pool(case)
-    arrays = {
-        "x": jax.numpy.asarray(x),
-        "index": jax.numpy.asarray(index, np.int32),
-        "count": jax.numpy.full(index.shape[:-1], index.shape[-1], np.int32),
-        "classes": tuple(map(str, range(index.shape[-2]))),
-    }
-    if case.setting == "label_sharing":
-        pool = DomainPool(**arrays, domains=tuple(map(str, range(index.shape[0]))))
-    else:
-        pool = ClassPool(**arrays)
+def make_learner(case: Case) -> learners.Learner:
+    """Our learner of a case."""
     network = (
         backbones.conv4(case.filters)
         if case.backbone == "conv4"
@@ -124,7 +117,23 @@ def jax_step(case: Case) -> Callable[[int], None]:
             "inner_learning_rate": case.inner_lr,
             "steps": case.inner_steps,
         }
-    learner = learners.make(case.learner, network, case.ways, **options)
+    return learners.make(case.learner, network, case.ways, **options)
+
+
+def jax_step(case: Case) -> Callable[[int], None]:
+    """Our side: a function that runs so many steps and waits for the last."""
+    x, index = make_pool(case)
+    arrays = {
+        "x": jax.numpy.asarray(x),
+        "index": jax.numpy.asarray(index, np.int32),
+        "count": jax.numpy.full(index.shape[:-1], index.shape[-1], np.int32),
+        "classes": tuple(map(str, range(index.shape[-2]))),
+    }
+    if case.setting == "label_sharing":
+        pool = DomainPool(**arrays, domains=tuple(map(str, range(index.shape[0]))))
+    else:
+        pool = ClassPool(**arrays)
+    learner = make_learner(case)
     strategy = strategies.vanilla()
     if case.interpolation:
         pairs = case.setting == "non_label_sharing" or learner.class_pairs
@@ -156,19 +165,52 @@ def jax_step(case: Case) -> Callable[[int], None]:
     return steps
 
 
-def torch_step(case: Case) -> Callable[[int], None] | None:
-    """PyTorch's side, or None where it is not installed."""
+def torch_steps(case: Case) -> dict[str, Callable[[int], None]]:
+    """PyTorch's sides; none where it is not installed."""
     try:
         from experiments import torch_steps
     except ImportError:
-        return None
-    step = torch_steps.make_step(case, *make_pool(case))
+        return {}
 
-    def steps(count: int) -> None:
-        for _ in range(count):
-            step()
+    def side(channels_last: bool) -> Callable[[int], None]:
+        step = torch_steps.make_step(
+            case, *make_pool(case), channels_last=channels_last
+        )
 
-    return steps
+        def steps(count: int) -> None:
+            for _ in range(count):
+                step()
+
+        return steps
+
+    sides = {"torch": side(channels_last=False)}
+    if case.backbone == "conv4":
+        sides["torch_channels_last"] = side(channels_last=True)
+    return sides
+
+
+class CpuShare:
+    """The share of the machine's CPU time that other processes take (Linux)."""
+
+    def __init__(self):
+        self._start = self._read()
+
+    def _read(self) -> tuple[float, float] | None:
+        try:
+            fields = open("/proc/stat").readline().split()[1:]
+        except OSError:
+            return None
+        ticks = [int(field) for field in fields]
+        idle = ticks[3] + ticks[4]
+        own = sum(os.times()[:2]) * os.sysconf("SC_CLK_TCK")
+        return sum(ticks) - idle - own, sum(ticks)
+
+    def of_others(self) -> float | None:
+        """Since this was made; None where it can't be told."""
+        if self._start is None:
+            return None
+        others, total = (a - b for a, b in zip(self._read(), self._start, strict=True))
+        return max(0.0, others / max(total, 1))
 
 
 def time_sides(
@@ -200,37 +242,56 @@ def measure(name: str, rounds: int, seconds: float) -> dict:
         "case": name,
         "setting": asdict(case),
         "compile_s": time.perf_counter() - start,
+        "ratio": {},
     }
-    sides = {"jax": ours}
-    if (other := torch_step(case)) is not None:
-        sides["torch"] = other
+    share = CpuShare()
+    sides = {"jax": ours, **torch_steps(case)}
     for side, times in time_sides(sides, rounds, seconds).items():
-        result[side] = {
-            "median_ms": statistics.median(times),
-            "min_ms": min(times),
-            "max_ms": max(times),
-        }
-    if "torch" in sides:
-        result["ratio"] = result["torch"]["median_ms"] / result["jax"]["median_ms"]
+        median = statistics.median(times)
+        result[side] = {"median_ms": median, "min_ms": min(times), "max_ms": max(times)}
+        if side != "jax":
+            result["ratio"][side] = median / result["jax"]["median_ms"]
+    result["others"] = share.of_others()
     return result
 
 
-HEADER = f"{'case':18}{'ours, ms':>24}{'PyTorch, ms':>24}{'ratio':>8}{'compile, s':>12}"
+COLUMNS = (
+    ("case", 17), ("ours, ms", 25), ("PyTorch, ms", 25), ("ratio", 7),
+    ("channels last, ms", 25), ("ratio", 7), ("compile, s", 12), ("others", 8),
+)  # fmt: skip
 
 
 def table_row(result: dict) -> str:
     """A result as a line: median (fastest - slowest round) of each side, and ratio."""
 
-    def cell(side: str) -> str:
+    def milliseconds(side: str) -> str:
         if side not in result:
-            return "not installed"
+            return "-"
         t = result[side]
         return f"{t['median_ms']:.1f} ({t['min_ms']:.1f}-{t['max_ms']:.1f})"
 
-    ratio = f"{result['ratio']:.2f}" if "ratio" in result else ""
-    return (
-        f"{result['case']:18}{cell('jax'):>24}{cell('torch'):>24}{ratio:>8}"
-        f"{result['compile_s']:>12.1f}"
+    def ratio(side: str) -> str:
+        return f"{result['ratio'][side]:.2f}" if side in result["ratio"] else "-"
+
+    others = "-" if result["others"] is None else f"{100 * result['others']:.0f} %"
+    cells = (
+        result["case"],
+        milliseconds("jax"),
+        milliseconds("torch"),
+        ratio("torch"),
+        milliseconds("torch_channels_last"),
+        ratio("torch_channels_last"),
+        f"{result['compile_s']:.1f}",
+        others,
+    )
+    return _line(cells)
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    widths = [width for _, width in COLUMNS]
+    first = f"{cells[0]:{widths[0]}}"
+    return first + "".join(
+        f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True)
     )
 
 
@@ -242,7 +303,7 @@ def main(argv: list[str]) -> None:
         if name not in ALL_CASES:
             raise unknown_name("case", name, ALL_CASES)
     print(f"{jax.devices()[0].platform}, JAX {jax.__version__}; a step of four tasks")
-    print(HEADER)
+    print(_line(tuple(name for name, _ in COLUMNS)))
     results = []
     for name in names:
         results.append(measure(name, ROUNDS.value, SECONDS.value))
