@@ -28,7 +28,7 @@ from absl import flags
 from experiments import command_line
 from mlti_jax import backbones, learners, strategies
 from mlti_jax.data import ClassPool, DomainPool
-from mlti_jax.errors import unknown_name
+from mlti_jax.errors import InputError, unknown_name
 from mlti_jax.training import Episode, adam, init_state, make_run_steps
 
 CASES = flags.DEFINE_list("cases", None, "Names of the cases; all if not given.")
@@ -297,7 +297,8 @@ def _line(cells: tuple[str, ...]) -> str:
 
 def main(argv: list[str]) -> None:
     """Measures the cases and prints the table, row by row."""
-    del argv
+    if len(argv) > 1 or ROUNDS.value < 1:
+        raise InputError("give --rounds of 1 or more, and no other arguments")
     names = CASES.value or list(ALL_CASES)
     for name in names:
         if name not in ALL_CASES:

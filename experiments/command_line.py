@@ -21,6 +21,8 @@ from mlti_jax.training import Interrupted
 def run(main: Callable[[list[str]], None], module_docstring: str) -> int:
     """Parses the flags and runs `main`, telling errors of the user in one message.
 
+    `main` is given the arguments that are no flags, the program's name first.
+
     Returns:
       The exit code.
     """
@@ -73,12 +75,25 @@ def _parse(argv: list[str], module_docstring: str) -> list[str] | None:
         print(_flag_help())
         return None
     try:
+        argv = _joined(argv)
         _check_fields(argv)
         return flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
         raise InputError(f"unknown flag --{error.flagname}; see --help") from None
     except flags.Error as error:
         raise InputError(_last_line(error)) from None
+
+
+def _joined(argv: list[str]) -> list[str]:
+    """`--config FILE` as `--config=FILE`."""
+    joined = []
+    for arg in argv:
+        if joined and joined[-1] in ("--config", "-config"):
+            joined[-1] = f"--config={arg}"
+        else:
+            joined.append(arg)
+    sys.argv = joined
+    return joined
 
 
 def _check_fields(argv: list[str]) -> None:
@@ -121,7 +136,9 @@ def _check_field(config, name: str) -> None:
 def _flag_help() -> str:
     known = flags.FLAGS.get_flags_for_module(sys.argv[0])
     lines = [f"  --{flag.name}: {flag.help}" for flag in known]
-    return "\n".join(["Flags:", *lines, "  --config.FIELD=VALUE: set a field."])
+    if "config" in flags.FLAGS:
+        lines.append("  --config.FIELD=VALUE: sets a field of the config.")
+    return "\n".join(["Flags:", *lines])
 
 
 def _last_line(error: Exception) -> str:

@@ -8,7 +8,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments import pictures
-from mlti_jax.training import Experiment, build, paired_difference, train_and_evaluate
+from mlti_jax.errors import InputError
+from mlti_jax.training import (
+    Experiment,
+    build,
+    format_interval,
+    paired_difference,
+    train_and_evaluate,
+)
 from mlti_jax.training.progress import say
 from mlti_jax.training.workdir import write_json
 
@@ -22,6 +29,12 @@ def compare(config: ConfigDict, workdir: str, data_dir: str | None = None) -> di
     Returns:
       For each strategy its result, and the paired difference from the first.
     """
+    if config.strategy.name:
+        raise InputError(
+            f"this config compares {', '.join(config.compare)}, so "
+            f"strategy.name={config.strategy.name!r} can't be set; set "
+            "--config.compare, or use another config"
+        )
     folder = pathlib.Path(workdir)
     experiments = {name: _build(config, name, data_dir) for name in config.compare}
     results = {}
@@ -32,13 +45,14 @@ def compare(config: ConfigDict, workdir: str, data_dir: str | None = None) -> di
     comparison = {"results": results, "difference": {}}
     print(f"\n{_title(results[first])}\n")
     for name, result in results.items():
-        line = f"  {name:10} {_percent(result['mean'], result['ci95'])}"
+        line = f"  {name:10} {format_interval(result, result['mean'], result['ci95'])}"
         if name != first:
             mean, ci95 = paired_difference(
                 result["per_task"], results[first]["per_task"]
             )
             comparison["difference"][name] = {"mean": mean, "ci95": ci95}
-            line += f"   {_percent(mean, ci95, sign='+')} against {first}, paired"
+            difference = format_interval(result, mean, ci95, sign="+")
+            line += f"   {difference} against {first}, paired"
         print(line)
     write_json(folder / "comparison.json", comparison)
     written = _pictures(experiments, folder)
@@ -75,7 +89,3 @@ def _title(result: dict) -> str:
         f"{result['learner']}, {result['train_classes']} training sources, "
         f"{result['train_steps']} steps; the same {result['num_tasks']} test tasks:"
     )
-
-
-def _percent(mean: float, ci95: float, sign: str = "") -> str:
-    return f"{100 * mean:{sign}.2f} +- {100 * ci95:.2f} %"

@@ -52,11 +52,6 @@ def parse_arg(arg: str | None, **defaults):
 
 def base_config() -> ConfigDict:
     """The fields of every config; the values are the paper's where it has one."""
-    mixing = {
-        "alpha": 2.0,  # Beta(alpha, alpha)
-        "alpha_intra": placeholder(float),  # where i = j; None: as alpha
-        "intra_sets": "both",  # mixed where i = j: "both" sets or the "query" set
-    }
     return ConfigDict(
         {
             "seed": 0,
@@ -78,9 +73,13 @@ def base_config() -> ConfigDict:
             },
             "strategy": {
                 "name": "",
-                "mlti": dict(mixing),
-                "intra": dict(mixing),
-                "cross": dict(mixing),
+                "mlti": {
+                    "alpha": 2.0,  # Beta(alpha, alpha)
+                    "alpha_intra": placeholder(float),  # where i = j; None: as alpha
+                    "intra_sets": "both",  # mixed where i = j: "both" or the "query"
+                },
+                "intra": {"alpha": 2.0, "intra_sets": "both"},
+                "cross": {"alpha": 2.0},
             },
             "interpolation": {"method": "mixup", "layers": (0,)},
             "task": {"ways": 5, "shots": 1, "queries": 15},

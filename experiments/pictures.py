@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 
 import jax
-import jax.numpy as jnp
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 
-from mlti_jax import interpolation  # noqa: E402
 from mlti_jax.data import sample_task  # noqa: E402
 from mlti_jax.training import Experiment, metrics  # noqa: E402
 
@@ -22,59 +21,50 @@ COLOURS = ("#4c566a", "#c0392b", "#2471a3", "#229954", "#b7950b")
 def interpolated_tasks(
     experiment: Experiment, path: pathlib.Path, rows: int = 4, seed: int = 0
 ) -> None:
-    """Task i, task j, and what the strategy makes of them, one triple a row.
+    """A meta-batch, and what the strategy makes of it, one task a row.
 
-    Shows the support set (up to ten images), with the share of task i beside it.
+    Shows the first ten images of the support sets.
     """
     strategy, pool = experiment.strategy, experiment.splits.train
+    key_tasks, key_mix = jax.random.split(jax.random.key(seed))
     episode = experiment.episode._asdict()
-    form = "label_sharing"
-    if experiment.splits.setting != "label_sharing" or experiment.learner.class_pairs:
-        form = "non_label_sharing"
-    method = interpolation.METHODS[experiment.config.interpolation.method]
-    alpha = experiment.config.strategy[strategy.name.split("+")[0]].alpha
 
-    def triple(key):
-        key_i, key_j, key_lambda, key_mix = jax.random.split(key, 4)
-        task_i, task_j = (sample_task(pool, k, **episode) for k in (key_i, key_j))
-        lam = interpolation.sample_lambda(key_lambda, alpha)
-        mixed = interpolation.FORMS[form](key_mix, task_i, task_j, lam, method)
-        return [task.support.x for task in (task_i, task_j, mixed)], lam
+    @jax.jit
+    def draw(pool):
+        keys = jax.random.split(key_tasks, rows)
+        tasks = jax.vmap(lambda k: sample_task(pool, k, **episode))(keys)
+        mixed = strategy.transform(None, tasks, key_mix, 0, rows)
+        return tasks.support.x, mixed.support.x[:, 0]
 
-    keys = jax.random.split(jax.random.key(seed), rows)
-    width = min(experiment.episode.ways * experiment.episode.shots, 10)
-    height, image_width = pool.x.shape[1:3]
-    fig, axes = plt.subplots(
-        rows, 3, figsize=(3 * width * 0.42 + 0.6, rows * 0.62 + 0.4), squeeze=False
-    )
-    for row, key in enumerate(keys):
-        images, lam = jax.jit(triple)(key)
-        for column, x in enumerate(images):
-            strip = np.ones((height, width * (image_width + 2) - 2, 3))
-            for index in range(width):
-                left = index * (image_width + 2)
-                strip[:, left : left + image_width] = np.asarray(
-                    jnp.broadcast_to(x[index], (height, image_width, 3))
-                )
-            axis = axes[row, column]
-            axis.imshow(strip.clip(0, 1), interpolation="nearest")
-            axis.set_xticks([])
-            axis.set_yticks([])
-            axis.spines[:].set_visible(False)
-        axes[row, 2].set_ylabel(
-            f"$\\lambda$={lam:.2f}", rotation=0, ha="right", va="center", fontsize=8
-        )
-    for column, title in enumerate(("task i", "task j", "interpolated")):
-        axes[0, column].set_title(f"{title} (support set)", fontsize=9)
-    fig.tight_layout(pad=0.4, w_pad=0.8)
+    titles = ("tasks of a meta-batch", "what the strategy makes of them")
+    columns = dict(zip(titles, draw(pool), strict=True))
+    fig, axes = plt.subplots(rows, 2, figsize=(7.0, 0.42 * rows + 0.35), squeeze=False)
+    for column, (title, sets) in enumerate(columns.items()):
+        axes[0, column].set_title(title, fontsize=9)
+        for row in range(rows):
+            axes[row, column].imshow(_strip(np.asarray(sets[row][:10])))
+            axes[row, column].set_axis_off()
+    fig.tight_layout(pad=0.3, w_pad=1.2, h_pad=0.3)
     fig.savefig(path, dpi=150)
     plt.close(fig)
+
+
+def _strip(images: np.ndarray, gap: int = 2) -> np.ndarray:
+    """Images `[N, H, W, C]` side by side on white."""
+    number, height, width, _ = images.shape
+    strip = np.ones((height, number * (width + gap) - gap, 3))
+    for index, image in enumerate(images):
+        left = index * (width + gap)
+        strip[:, left : left + width] = image
+    return strip.clip(0, 1)
 
 
 def learning_curves(runs: dict[str, pathlib.Path], path: pathlib.Path) -> None:
     """Metric on training and on validation tasks against steps, one colour a run."""
     fig, axis = plt.subplots(figsize=(5.2, 3.4))
-    for colour, (name, folder) in zip(COLOURS, runs.items(), strict=False):
+    for colour, (name, folder) in zip(
+        itertools.cycle(COLOURS), runs.items(), strict=False
+    ):
         lines = metrics.read(folder / "metrics.jsonl")
         metric = next(key for key in ("accuracy", "mse") if key in lines[0])
         scale = 100 if metric == "accuracy" else 1

@@ -1,5 +1,8 @@
 """The one exception for input that a user can put right."""
 
+import inspect
+from collections.abc import Callable, Iterable
+
 
 class InputError(ValueError):
     """Something given by the user can't be used; the message says what to do next.
@@ -7,6 +10,17 @@ class InputError(ValueError):
     Command-line tools print it as one line and exit with a non-zero code. Names the
     field or file, the value found, what was expected, and what to do.
     """
+
+
+def check_options(kind: str, function: Callable, options: Iterable[str]) -> None:
+    """Refuses options that `function` does not take."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = [p.name for p in parameters]
+    for name in options:
+        if name not in known:
+            raise unknown_name(f"option of {kind}", name, known)
 
 
 def unknown_name(kind: str, name: str, known) -> InputError:

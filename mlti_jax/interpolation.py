@@ -128,8 +128,10 @@ def check_positive(name: str, value: float | Array) -> None:
 
     Traced values can't be looked at and pass.
     """
-    if not isinstance(value, jax.core.Tracer) and not np.all(np.asarray(value) > 0):
-        raise InputError(f"Beta's {name} must be positive, got {value}")
+    if isinstance(value, jax.core.Tracer):
+        return
+    if not np.all((np.asarray(value) > 0) & np.isfinite(value)):
+        raise InputError(f"Beta's {name} must be positive and finite, got {value}")
 
 
 def sample_partners(
@@ -348,7 +350,7 @@ def _both_count(weight_i: Array | None, weight_j: Array | None) -> Array | None:
 
 
 def _check_same_shapes(a: PyTree, b: PyTree) -> None:
-    shapes = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (a, b)]
+    shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (a, b)]
     if shapes[0] != shapes[1]:
         raise InputError(
             "two tasks can only be interpolated if their shapes are equal, got "

@@ -136,10 +136,14 @@ def _kernel_gradient_batched(size: tuple[int, int]):
             a if batched else jnp.broadcast_to(a, (axis_size, *a.shape))
             for a, batched in zip((x, g), in_batched, strict=True)
         )
+        together = jax.vmap(partial(_patches_kernel_gradient, size=size))
+        in_turn = together
         if _patch_bytes(x.shape[1:], size) > CACHE_BYTES:
-            return lax.map(lambda xg: gradient(*xg), (x, g)), True
-        plain = partial(_patches_kernel_gradient, size=size)
-        return jax.vmap(plain)(x, g), True
+
+            def in_turn(x: Array, g: Array) -> Array:
+                return lax.map(lambda xg: _cpu_kernel_gradient(*xg, size), (x, g))
+
+        return lax.platform_dependent(x, g, cpu=in_turn, default=together), True
 
     return gradient
 
@@ -242,8 +246,9 @@ def max_pool(x: Array) -> Array:
 def batch_moments(x: Array, weight: Array | None = None) -> tuple[Array, Array]:
     """Mean and biased variance over all axes but the last.
 
-    In one pass, as the mean of squares minus the square of the mean, which rounding
-    may take below zero: it is cut off there.
+    In one pass, as the mean of squares minus the square of the mean, of the distance
+    to one of the values: without that, a mean much larger than the deviation would
+    take all digits. What rounding takes below zero is cut off there.
 
     Args:
       x: `[N, ..., C]`.
@@ -253,13 +258,15 @@ def batch_moments(x: Array, weight: Array | None = None) -> tuple[Array, Array]:
       `(mean [C], variance [C])`.
     """
     axes = tuple(range(x.ndim - 1))
+    pivot = lax.stop_gradient(x[(0,) * (x.ndim - 1)])
+    x = x - pivot
     if weight is None:
         mean, square = x.mean(axes), (x * x).mean(axes)
     else:
         share = weight / jnp.maximum(weight.sum() * (x[0].size // x.shape[-1]), 1e-12)
         share = share.reshape(-1, *(1,) * (x.ndim - 1))
         mean, square = (x * share).sum(axes), (x * x * share).sum(axes)
-    return mean, jnp.maximum(square - mean * mean, 0.0)
+    return pivot + mean, jnp.maximum(square - mean * mean, 0.0)
 
 
 def normalise(

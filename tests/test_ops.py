@@ -174,7 +174,11 @@ def test_moments_and_normalisation_by_numpy(shape):
     np.testing.assert_allclose(var, kept.var(0), atol=1e-5)
 
 
-def test_variance_is_never_negative():
+def test_moments_with_a_mean_much_larger_than_the_deviation():
+    x = np.random.default_rng(0).normal(10_000.0, 1.0, (50, 4)).astype(np.float32)
+    mean, var = ops.batch_moments(jnp.asarray(x))
+    np.testing.assert_allclose(mean, x.astype(np.float64).mean(0), rtol=1e-6)
+    np.testing.assert_allclose(var, x.astype(np.float64).var(0), rtol=1e-3)
     _, var = ops.batch_moments(jnp.full((50, 4), 1000.1, jnp.float32))
     assert (np.asarray(var) >= 0).all()
 

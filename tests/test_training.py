@@ -1,5 +1,7 @@
 """Training and evaluation: compiled once, resumed bit for bit, and it learns."""
 
+import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -22,6 +24,7 @@ from mlti_jax.training import (
     Checkpoints,
     Episode,
     Evaluator,
+    Interrupted,
     adam,
     build,
     init_state,
@@ -31,6 +34,7 @@ from mlti_jax.training import (
     paired_difference,
     train_and_evaluate,
 )
+from mlti_jax.training.workdir import locked
 
 ROOT = pathlib.Path(__file__).parent.parent
 KEY = jax.random.key(0)
@@ -276,12 +280,92 @@ def test_a_run_leaves_what_it_promises_and_is_not_run_twice(tmp_path, capsys):
         train_and_evaluate(build(small_config(seed=5)), tmp_path)
 
 
-def test_not_finite_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
-    train_and_evaluate(build(small_config(**{"train.steps": 20})), tmp_path / "good")
-    config = small_config(**{"train.steps": 2000, "train.learning_rate": 1e30})
-    with pytest.raises(InputError, match="not finite at step"):
-        train_and_evaluate(build(config), tmp_path / "bad")
-    assert not (tmp_path / "bad" / "results.json").exists()
+def test_not_finite_keeps_the_last_good_checkpoint(tmp_path):
+    experiment = build(small_config())
+    # A finite step for 25 steps, and one that is not from then on.
+    schedule = optax.join_schedules(
+        [optax.constant_schedule(1e-3), optax.constant_schedule(jnp.inf)], [25]
+    )
+    experiment = dataclasses.replace(experiment, optimiser=optax.adam(schedule))
+    message = "not finite at step 2[67]; the checkpoint of step 20 is kept"
+    with pytest.raises(InputError, match=message):
+        train_and_evaluate(experiment, tmp_path)
+    assert not (tmp_path / "results.json").exists()
+    saved = Checkpoints(tmp_path / "checkpoints" / "last", 3)
+    step, state = saved.restore(experiment.init_state())
+    saved.close()
+    assert step == 20
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.variables))
+
+
+def test_other_data_under_the_same_config_is_refused(tmp_path):
+    train_and_evaluate(build(small_config(**{"train.steps": 10})), tmp_path)
+    experiment = build(small_config(**{"train.steps": 10}))
+    pool = experiment.splits.train
+    changed = dataclasses.replace(
+        experiment.splits, train=pool.replace(x=pool.x.at[0].set(7))
+    )
+    other = dataclasses.replace(experiment, splits=changed)
+    with pytest.raises(InputError, match="data.checksums.train"):
+        train_and_evaluate(other, tmp_path)
+
+
+def test_a_signal_during_validation_is_answered_and_the_result_is_the_same(
+    tmp_path, monkeypatch
+):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train_and_evaluate(build(small_config()), whole)
+    evaluate = Evaluator.__call__
+
+    def interrupted(self, *args):
+        monkeypatch.setattr(Evaluator, "__call__", evaluate)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, *args)
+
+    monkeypatch.setattr(Evaluator, "__call__", interrupted)
+    with pytest.raises(Interrupted, match="stopped at step 15"):
+        train_and_evaluate(build(small_config()), broken)
+    train_and_evaluate(build(small_config()), broken)
+    results = [json.loads((d / "results.json").read_text()) for d in (whole, broken)]
+    assert results[0] == results[1]
+    chex.assert_trees_all_equal(last_state(whole), last_state(broken))
+
+
+def test_a_full_disk_under_orbax_is_told_as_such(tmp_path):
+    saved = Checkpoints(tmp_path, keep=1)
+
+    def full(*args, **kwargs):
+        raise ValueError('RESOURCE_EXHAUSTED: Error writing "a/0" in OCDBT database')
+
+    saved._manager.save = full
+    with pytest.raises(OSError, match="No space left") as error:
+        saved.save(1, small_state(1.0))
+    assert error.value.errno == errno.ENOSPC
+    saved.close()
+
+
+def test_errors_of_the_machine_are_not_taken_for_damage(tmp_path):
+    saved = Checkpoints(tmp_path / "last", keep=1)
+    saved.save(1, small_state(1.0))
+    saved.wait()
+
+    def too_many(*args, **kwargs):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    saved._manager.restore = too_many
+    with pytest.raises(OSError, match="Too many"):
+        saved.restore(small_state(0.0))
+    assert saved.steps() == [1]
+    saved.close()
+
+
+def test_two_processes_do_not_share_a_work_directory(tmp_path):
+    with (
+        locked(tmp_path),
+        pytest.raises(InputError, match="another process"),
+        locked(tmp_path),
+    ):
+        pass
 
 
 def run_by_command(workdir, **changes):

@@ -15,6 +15,7 @@ def get_config():
     config = rainbow_mnist.get_config("learner=protonet")
     with config.unlocked():
         config.compare = ("vanilla", "mlti")
+        config.strategy.name = ""
     config.dataset.source = "builtin"
     config.train.steps = 1500
     config.eval.every = 250

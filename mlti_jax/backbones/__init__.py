@@ -6,7 +6,7 @@ from mlti_jax.backbones.conv4 import conv4
 from mlti_jax.backbones.layers import BatchNorm, ConvBlock, DenseBlock, Head
 from mlti_jax.backbones.mlp import mlp
 from mlti_jax.backbones.stack import Mode, Stack
-from mlti_jax.errors import unknown_name
+from mlti_jax.errors import check_options, unknown_name
 
 BACKBONES: dict[str, Callable[..., Stack]] = {"conv4": conv4, "mlp": mlp}
 
@@ -15,6 +15,7 @@ def make(name: str, **options) -> Stack:
     """Builds a backbone by its name."""
     if name not in BACKBONES:
         raise unknown_name("backbone", name, BACKBONES)
+    check_options(f"backbone {name}", BACKBONES[name], options)
     return BACKBONES[name](**options)
 
 

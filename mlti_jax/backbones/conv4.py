@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlti_jax.backbones.layers import ConvBlock
 from mlti_jax.backbones.stack import Stack
+from mlti_jax.errors import InputError
 
 
 def conv4(filters: int = 32, blocks: int = 4) -> Stack:
@@ -13,4 +14,8 @@ def conv4(filters: int = 32, blocks: int = 4) -> Stack:
       filters: output channels of every block; the paper's value is 32.
       blocks: number of blocks.
     """
+    if filters < 1 or blocks < 1:
+        raise InputError(
+            f"conv4 needs filters and blocks >= 1, got {filters}, {blocks}"
+        )
     return Stack(tuple(ConvBlock(filters) for _ in range(blocks)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlti_jax.backbones.layers import DenseBlock
 from mlti_jax.backbones.stack import Stack
+from mlti_jax.errors import InputError
 
 
 def mlp(
@@ -18,4 +19,9 @@ def mlp(
       slope: of the leaky ReLU; 0 is ReLU.
       dropout: share of each block's outputs set to zero in training.
     """
+    if not hidden or min(hidden) < 1 or not 0 <= dropout < 1:
+        raise InputError(
+            "mlp needs sizes >= 1 and a dropout in [0, 1), got hidden="
+            f"{tuple(hidden)}, dropout={dropout}"
+        )
     return Stack(tuple(DenseBlock(size, slope, dropout) for size in hidden))

@@ -8,7 +8,6 @@ say) is not needed by the others.
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import pathlib
 from typing import Any
@@ -23,7 +22,7 @@ from mlti_jax.data.pools import (
     sample_batch,
     sample_task,
 )
-from mlti_jax.errors import unknown_name
+from mlti_jax.errors import check_options, unknown_name
 
 __all__ = [
     "DATASETS",
@@ -49,10 +48,7 @@ def load(name: str, **options: Any) -> Splits:
     if name not in DATASETS:
         raise unknown_name("dataset", name, DATASETS)
     loader = importlib.import_module(DATASETS[name]).load
-    known = inspect.signature(loader).parameters
-    for option in options:
-        if option not in known:
-            raise unknown_name(f"option of dataset {name}", option, known)
+    check_options(f"dataset {name}", loader, options)
     return loader(**options)
 
 

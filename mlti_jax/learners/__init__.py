@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from mlti_jax.backbones import Stack
-from mlti_jax.errors import unknown_name
+from mlti_jax.errors import check_options, unknown_name
 from mlti_jax.learners.base import (
     CLASSIFICATION,
     REGRESSION,
@@ -29,6 +29,7 @@ def make(name: str, backbone: Stack, outputs: int, **options) -> Learner:
     """
     if name not in LEARNERS:
         raise unknown_name("learner", name, LEARNERS)
+    check_options(f"learner {name}", LEARNERS[name], options)
     return LEARNERS[name](backbone, outputs, **options)
 
 

@@ -141,8 +141,8 @@ def accuracy(logits: Array, batch: Batch) -> Array:
 
 
 def mean_squared_error(outputs: Array, batch: Batch) -> Array:
-    r""":math:`\frac1N \sum_k \|f(x_k) - y_k\|^2`."""
-    return weighted_mean(jnp.sum((outputs - batch.y) ** 2, axis=-1), batch.weight)
+    r""":math:`\frac{1}{ND} \sum_k \|f(x_k) - y_k\|^2`, for targets of length D."""
+    return weighted_mean(jnp.mean((outputs - batch.y) ** 2, axis=-1), batch.weight)
 
 
 CLASSIFICATION = Objective("accuracy", cross_entropy, accuracy, True)

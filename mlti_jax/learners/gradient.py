@@ -288,6 +288,12 @@ def maml(
       eval_steps: inner steps at test time; as in training if not given.
       **options: see `GradientLearner`.
     """
+    eval_steps = steps if eval_steps is None else eval_steps
+    if steps < 0 or eval_steps < 0 or not inner_learning_rate > 0:
+        raise InputError(
+            "maml needs steps and eval_steps >= 0 and a positive inner_learning_rate, "
+            f"got {steps}, {eval_steps} and {inner_learning_rate}"
+        )
     stack = backbone.append(Head(outputs))
     return GradientLearner(
         stack=stack,
@@ -295,7 +301,7 @@ def maml(
         adapted_layers=_layer_numbers(adapted_layers, len(stack)),
         rule=fixed_step(inner_learning_rate),
         steps=steps,
-        eval_steps=steps if eval_steps is None else eval_steps,
+        eval_steps=eval_steps,
         **options,
     )
 

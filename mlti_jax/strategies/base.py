@@ -82,10 +82,11 @@ def chain(*strategies: Strategy) -> Strategy:
     def own(variables: Variables, index: int) -> Variables:
         return variables.replace(strategy=variables.strategy[index])
 
-    def in_turn(field: str, variables: Variables, *args) -> Variables:
+    def in_turn(field: str, variables: Variables, keys=None) -> Variables:
         for index, strategy in enumerate(strategies):
             function = getattr(strategy, field)
             if function is not None:
+                args = () if keys is None else (keys[index],)
                 changed = function(own(variables, index), *args)
                 variables = changed.replace(strategy=variables.strategy)
         return variables
@@ -98,7 +99,7 @@ def chain(*strategies: Strategy) -> Strategy:
         )
 
     def sample(variables, key):
-        return in_turn("sample", variables, key)
+        return in_turn("sample", variables, jax.random.split(key, len(strategies)))
 
     def transform(variables, *args):
         index = strategies.index(transforming[0])

@@ -39,8 +39,7 @@ def mlti(
       method: `mixup` (Manifold Mixup at layers above 0) or `cutmix`.
       layers: the layers to draw from; 0 is the input.
       alpha: both parameters of the Beta distribution.
-      alpha_intra: the same where task and partner are of one source; as `alpha` if
-        not given.
+      alpha_intra: the same where i = j; as `alpha` if not given.
       partners: `any`, `intra` or `cross`, see `interpolation.sample_partners`.
       intra_sets: what is mixed where i = j: `both` sets, or the `query` set only.
       name: as on the command line.
@@ -68,9 +67,8 @@ def mlti(
         """A single task is given a second one as partner."""
         return 1 if batch_size == 1 and partners != "intra" else 0
 
-    def one_task(key, task_i: Task, task_j: Task) -> Task:
+    def one_task(key, same, task_i: Task, task_j: Task) -> Task:
         key_lambda, key_mix, key_query = jax.random.split(key, 3)
-        same = task_i.domain == task_j.domain
         lam = interpolation.sample_lambda(
             key_lambda, jnp.where(same, alpha_intra, alpha)
         )
@@ -86,7 +84,8 @@ def mlti(
         j = interpolation.sample_partners(key_partners, tasks.domain, partners, size)
         task_i = jax.tree.map(lambda leaf: leaf[:size], tasks)
         task_j = jax.tree.map(lambda leaf: leaf[j], tasks)
-        mixed = jax.vmap(one_task)(jax.random.split(key_tasks, size), task_i, task_j)
+        keys = jax.random.split(key_tasks, size)
+        mixed = jax.vmap(one_task)(keys, j == jnp.arange(size), task_i, task_j)
         return jax.tree.map(lambda leaf: leaf[:, None], mixed)
 
     return Strategy(

@@ -7,7 +7,12 @@ from mlti_jax.training.evaluation import (
     paired_difference,
 )
 from mlti_jax.training.experiment import Experiment, build
-from mlti_jax.training.loop import Interrupted, summary, train_and_evaluate
+from mlti_jax.training.loop import (
+    Interrupted,
+    format_interval,
+    summary,
+    train_and_evaluate,
+)
 from mlti_jax.training.metrics import MetricsWriter
 from mlti_jax.training.step import (
     Episode,
@@ -28,6 +33,7 @@ __all__ = [
     "TrainState",
     "adam",
     "build",
+    "format_interval",
     "gradients",
     "init_state",
     "make_run_steps",

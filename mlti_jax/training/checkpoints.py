@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import pathlib
-import shutil
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -12,6 +15,9 @@ from absl import logging
 
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
+
+# Errors of the machine, after which the same file may well be read.
+NOT_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)
 
 
 class Checkpoints:
@@ -46,44 +52,76 @@ class Checkpoints:
             return
         # Copied, since the training step will reuse these buffers while Orbax writes.
         flat = {name: np.array(leaf) for name, leaf in _flatten(state).items()}
-        self._manager.save(step, args=ocp.args.StandardSave(flat), force=True)
+        with self._disk_errors():
+            self._manager.save(step, args=ocp.args.StandardSave(flat), force=True)
 
-    def restore(self, template: PyTree) -> tuple[int, PyTree] | None:
+    def delete(self, step: int) -> None:
+        """Removes one step."""
+        self._manager.wait_until_finished()
+        self._manager.delete(step)
+
+    def restore(
+        self, template: PyTree, step: int | None = None
+    ) -> tuple[int, PyTree] | None:
         """The newest state that can be read, with its step; None if there is none.
 
         Args:
           template: a state of the same structure and shapes.
+          step: only this step.
         """
-        for step in reversed(self.steps()):
-            try:
-                flat = self._manager.restore(step, args=ocp.args.StandardRestore())
-            except Exception as error:  # Orbax raises many kinds for damaged files.
-                logging.warning(
-                    "checkpoint %s can't be read (%s); it is set aside, and an "
-                    "earlier one is taken",
-                    self._directory / str(step),
-                    str(error).splitlines()[0][:200],
-                )
-                self._set_aside(step)
+        for saved in reversed(self.steps()):
+            if step is not None and saved != step:
                 continue
-            return step, _unflatten(flat, template, self._directory / str(step))
+            try:
+                flat = self._manager.restore(saved, args=ocp.args.StandardRestore())
+            except Exception as error:  # Orbax raises many kinds for damaged files.
+                if isinstance(error, MemoryError) or (
+                    isinstance(error, OSError) and error.errno in NOT_DAMAGE
+                ):
+                    raise
+                self._set_aside(saved, error)
+                continue
+            return saved, _unflatten(flat, template, self._directory / str(saved))
         return None
 
     def wait(self) -> None:
         """Returns when all is written; raises what went wrong in the background."""
-        self._manager.wait_until_finished()
-        self._manager.check_for_errors()
+        with self._disk_errors():
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
 
     def close(self) -> None:
         """Waits, and releases the directory."""
-        self._manager.close()
+        with self._disk_errors():
+            self._manager.close()
 
-    def _set_aside(self, step: int) -> None:
+    @contextlib.contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        """A full disk is told as an `OSError`, whichever library noticed it."""
+        try:
+            yield
+        except Exception as error:
+            if "RESOURCE_EXHAUSTED" in str(error) or "No space left" in str(error):
+                raise OSError(
+                    errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory)
+                ) from error
+            raise
+
+    def _set_aside(self, step: int, error: Exception) -> None:
         """Moves a damaged checkpoint out of the way, so that it can be saved anew."""
+        damaged = self._directory / str(step)
+        target = self._directory.parent / f"damaged-{self._directory.name}-{step}"
+        while target.exists():
+            target = target.with_name(target.name + "-again")
+        logging.warning(
+            "checkpoint %s can't be read (%s); it is set aside as %s, and an earlier "
+            "one is taken if there is one",
+            damaged,
+            (str(error).splitlines() or [type(error).__name__])[0][:200],
+            target,
+        )
         self._manager.close()
-        damaged = self._directory.parent / f"damaged-{self._directory.name}-{step}"
-        shutil.rmtree(damaged, ignore_errors=True)
-        (self._directory / str(step)).rename(damaged)
+        damaged.rename(target)
         self._manager = self._open()
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.data import Splits
-from mlti_jax.errors import InputError
+from mlti_jax.errors import InputError, unknown_name
 from mlti_jax.learners import Learner
 from mlti_jax.strategies import Strategy
 from mlti_jax.training.evaluation import Evaluator
@@ -66,6 +68,19 @@ class Experiment:
             task.support.x,
         )
 
+    def data_facts(self) -> dict[str, Any]:
+        """What tells this data from other data of the same name."""
+        pools = {
+            name: pool
+            for name in ("train", "validation", "test")
+            if (pool := getattr(self.splits, name)) is not None
+        }
+        return {
+            "source": self.splits.source,
+            "eval_queries": self.evaluator.episode.queries,
+            "checksums": {name: _checksum(pool) for name, pool in pools.items()},
+        }
+
     def description(self) -> dict[str, Any]:
         """The part of a result that is known beforehand."""
         config = self.config
@@ -101,6 +116,12 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
     _check_config(config)
     # Names are checked before data is read, which takes longer.
     strategies.parse(config.strategy.name)
+    for kind, name, known in (
+        ("learner", config.learner.name, learners.LEARNERS),
+        ("backbone", config.backbone.name, backbones.BACKBONES),
+    ):
+        if name not in known:
+            raise unknown_name(kind, name, known)
     options = _options(config.dataset)
     splits = data.load(options.pop("name"), data_dir=data_dir, **options)
     notes = [splits.note]
@@ -157,6 +178,13 @@ def _options(section: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in section.items() if value is not None}
 
 
+def _checksum(pool: data.Pool) -> int:
+    value = 0
+    for leaf in jax.tree.leaves(pool):
+        value = zlib.crc32(np.ascontiguousarray(leaf), value)
+    return value
+
+
 def _fit_to_builtin(episode: Episode, splits: Splits) -> tuple[Episode, list[str]]:
     """Lowers the test queries to what the images that come with the install allow."""
     left = splits.images_per_class - episode.shots
@@ -176,11 +204,18 @@ def _check_config(config: Any) -> None:
         "train.learning_rate": config.train.learning_rate,
         "train.log_every": config.train.log_every,
         "train.checkpoint_every": config.train.checkpoint_every,
-        "eval.num_tasks": config.eval.num_tasks,
-        "eval.validation_tasks": config.eval.validation_tasks,
         "eval.every": config.eval.every,
         "eval.tasks_per_pass": config.eval.tasks_per_pass,
     }
     for name, value in positive.items():
         if not value > 0:
             raise InputError(f"config.{name} must be positive, got {value}")
+    for name in ("num_tasks", "validation_tasks"):
+        if config.eval[name] < 2:
+            raise InputError(
+                f"config.eval.{name} must be 2 or more for an interval, got "
+                f"{config.eval[name]}"
+            )
+    for name, seed in (("seed", config.seed), ("eval.seed", config.eval.seed)):
+        if not 0 <= seed < 2**32:
+            raise InputError(f"config.{name} must be from 0 to 2^32 - 1, got {seed}")

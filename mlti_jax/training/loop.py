@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +20,13 @@ from mlti_jax.training.experiment import TEST, TRAIN, VALIDATION, Experiment
 from mlti_jax.training.metrics import MetricsWriter
 from mlti_jax.training.progress import Progress, format_metric, say, stop_signal
 from mlti_jax.training.step import TrainState, make_run_steps
-from mlti_jax.training.workdir import open_workdir, read_json, write_json
+from mlti_jax.training.workdir import locked, open_workdir, read_json, write_json
 
 # A call of the compiled loop lasts about this long, so that a signal is answered.
 SECONDS_A_CALL = 1.0
 KEPT_CHECKPOINTS = 3
+# Two, since a resumed run may have to do without the newest of them.
+KEPT_BEST = 2
 
 
 class Interrupted(Exception):
@@ -47,41 +50,48 @@ def train_and_evaluate(experiment: Experiment, workdir: str | pathlib.Path) -> d
       The result, as in `results.json`.
     """
     workdir = pathlib.Path(workdir)
-    open_workdir(workdir, json.loads(experiment.config.to_json_best_effort()))
-    if (workdir / "results.json").exists():
-        result = read_json(workdir / "results.json")
-        say(f"{workdir} holds a finished run of this config; nothing to train")
+    config = json.loads(experiment.config.to_json_best_effort())
+    open_workdir(workdir, {**config, "data": experiment.data_facts()})
+    with locked(workdir), stop_signal() as stopped:
+        if (workdir / "results.json").exists():
+            say(f"{workdir} holds a finished run of this config; nothing to train")
+            return read_json(workdir / "results.json")
+        for note in experiment.notes:
+            say(note)
+        with contextlib.ExitStack() as stack:
+            result = _Run(experiment, workdir, stopped, stack).run()
+        write_json(workdir / "results.json", result)
+        if number := stopped():
+            raise Interrupted(number, result["train_steps"])
         return result
-    for note in experiment.notes:
-        say(note)
-    with stop_signal() as stopped:
-        return _Run(experiment, workdir, stopped).run()
 
 
 class _Run:
     """One run; holds what its stages share."""
 
     def __init__(
-        self, experiment: Experiment, workdir: pathlib.Path, stopped: Callable[[], int]
+        self,
+        experiment: Experiment,
+        workdir: pathlib.Path,
+        stopped: Callable[[], int],
+        stack: contextlib.ExitStack,
     ):
-        self.experiment, self.workdir, self.stopped = experiment, workdir, stopped
+        self.experiment, self.stopped = experiment, stopped
         self.last = Checkpoints(workdir / "checkpoints" / "last", KEPT_CHECKPOINTS)
-        self.best = Checkpoints(workdir / "checkpoints" / "best", 1)
+        stack.callback(self.last.close)
+        self.best = Checkpoints(workdir / "checkpoints" / "best", KEPT_BEST)
+        stack.callback(self.best.close)
         self.metric_name = experiment.learner.objective.metric_name
+        self.saved = (-1, -1)  # the step of the newest checkpoint, and its validation
         self.state = self._restore_or_init()
         self.metrics = MetricsWriter(workdir, int(self.state.step))
+        stack.callback(self.metrics.close)
 
     def run(self) -> dict:
-        try:
-            self._train()
-            result = self._test()
-            self.last.wait()
-            self.best.wait()
-        finally:
-            self.metrics.close()
-            self.last.close()
-            self.best.close()
-        write_json(self.workdir / "results.json", result)
+        """Trains and tests; returns the result once all checkpoints are written."""
+        self._train()
+        result = self._test()
+        self.last.wait()
         return result
 
     # ---------------------------------------------------------------- training
@@ -93,6 +103,7 @@ class _Run:
             return state
         step, state = saved
         say(f"going on from step {step}")
+        self.saved = (step, int(state.validated_step))
         return state
 
     def _train(self) -> None:
@@ -108,8 +119,19 @@ class _Run:
         step = int(self.state.step)
         bar = Progress("train", total, step)
         steps_a_call, text = 1, ""
-        window_start, window_step = time.monotonic(), step
-        while step < total:
+        clock = _Clock(step)
+        while True:
+            if self._validation_is_due(step):
+                with clock.stopped():
+                    self._validate(step)
+            number = self.stopped()
+            if number or step % config.train.checkpoint_every == 0 or step == total:
+                self._save(step)
+            if step == total:
+                break
+            if number:
+                bar.close()
+                self._stop(number)
             stop = self._next_stop(step, steps_a_call)
             start = time.monotonic()
             self.state, bad_step = run_steps(
@@ -120,28 +142,27 @@ class _Run:
                 self._refuse(bad)
             seconds = time.monotonic() - start
             # The first call compiles; it only tells that one step is not too long.
-            steps_a_call = max(
-                1, min(2 * steps_a_call, int((stop - step) * SECONDS_A_CALL / seconds))
-            )
+            fitting = int((stop - step) * SECONDS_A_CALL / seconds)
+            steps_a_call = max(1, min(2 * steps_a_call, fitting))
             done, step = stop - step, stop
             if step % config.train.log_every == 0 or step == total:
-                now = time.monotonic()
-                rate = (step - window_step) / (now - window_start)
-                window_start, window_step = now, step
-                text = self._log(step, rate)
+                text = self._log(step, clock.steps_per_second(step))
             bar.update(done, text)
-            if step % config.eval.every == 0 or step == total:
-                self._validate(step)
-                window_start = time.monotonic()
-            number = self.stopped()
-            if number or step % config.train.checkpoint_every == 0 or step == total:
-                self._save(step)
-            if number and step < total:
-                bar.close()
-                self.last.wait()
-                self.best.wait()
-                raise Interrupted(number, step)
         bar.close()
+
+    def _validation_is_due(self, step: int) -> bool:
+        if self.experiment.splits.validation is None or not step:
+            return False
+        config = self.experiment.config
+        at_boundary = step % config.eval.every == 0 or step == config.train.steps
+        return at_boundary and int(self.state.validated_step) < step
+
+    def _stop(self, number: int) -> None:
+        """Ends the run on a signal, once what is being saved is saved."""
+        say("stopping")
+        self.best.wait()
+        self.last.wait()
+        raise Interrupted(number, int(self.state.step))
 
     def _next_stop(self, step: int, steps_a_call: int) -> int:
         """The step where the next call ends: soon, and at no boundary passed over."""
@@ -174,34 +195,44 @@ class _Run:
             else ("no checkpoint had been saved yet")
         )
         raise InputError(
-            f"the loss is not finite at step {step}; {kept}. Lower "
-            "train.learning_rate or the inner learning rate, and look at the data "
-            "for values that are not finite"
+            f"the loss is not finite at step {step}; {kept}. Look at the data for very "
+            "large values, or start anew in another --workdir with a lower "
+            "train.learning_rate or inner learning rate"
         )
 
     def _save(self, step: int) -> None:
-        if not _all_finite(self.state.variables):
+        if not step:
+            return
+        if not bool(_all_finite(self.state.variables)):
             self._refuse(step)
+        version = (step, int(self.state.validated_step))
+        if version == self.saved:
+            return
+        # The best comes first: a state that names it must never be alone.
+        self.best.wait()
+        if step == self.saved[0]:  # It was interrupted before its validation.
+            self.last.delete(step)
         self.last.save(step, self.state)
+        self.saved = version
 
     # -------------------------------------------------------------- evaluation
 
     def _validate(self, step: int) -> None:
         """Evaluates on the validation tasks and keeps the model if it is the best."""
-        pool = self.experiment.splits.validation
-        if pool is None:
-            return
-        number = self.experiment.config.eval.validation_tasks
+        if not bool(_all_finite(self.state.variables)):
+            self._refuse(step)
         values = self._evaluate(
             "validate",
             self.state.variables,
-            pool,
+            self.experiment.splits.validation,
             self.experiment.eval_key(VALIDATION),
-            number,
+            self.experiment.config.eval.validation_tasks,
         )
         mean, ci95 = mean_and_interval(values)
         self.metrics.write(step, "validation", {self.metric_name: mean, "ci95": ci95})
-        best = float(self.state.best_metric)
+        self.state = self.state.replace(validated_step=jnp.int32(step))
+        # In the state's precision, so that of two equal values the first stays.
+        mean, best = np.float32(mean), np.float32(self.state.best_metric)
         sign = 1 if self.experiment.learner.objective.higher_is_better else -1
         if int(self.state.best_step) < 0 or sign * mean > sign * best:
             self.state = self.state.replace(
@@ -214,12 +245,15 @@ class _Run:
         step, variables, checkpoint = int(self.state.step), self.state.variables, "last"
         if self.experiment.splits.validation is not None:
             self.best.wait()
-            chosen = self.best.restore(variables)
-            if chosen is not None and chosen[0] == int(self.state.best_step):
-                step, variables = chosen
-                checkpoint = "best"
-            else:
-                say("the best checkpoint can't be read; testing the last one instead")
+            chosen = self.best.restore(variables, int(self.state.best_step))
+            if chosen is None:
+                raise InputError(
+                    f"the best checkpoint, of step {int(self.state.best_step)}, can't "
+                    "be read, so that the model chosen on validation tasks is lost; "
+                    "train anew in another --workdir"
+                )
+            step, variables = chosen
+            checkpoint = "best"
         number = self.experiment.config.eval.num_tasks
         values = self._evaluate(
             "test",
@@ -248,44 +282,55 @@ class _Run:
 
         def on_pass(count: int) -> None:
             bar.update(count)
-            signal_number = self.stopped()
-            if signal_number and label == "test":
+            if number := self.stopped():
                 bar.close()
-                self.last.wait()
-                raise Interrupted(signal_number, int(self.state.step))
+                self._save(int(self.state.step))
+                self._stop(number)
 
         values = self.experiment.evaluator(variables, pool, key, number, on_pass)
         bar.close()
-        if not np.isfinite(values).all():
-            raise InputError(
-                f"the {self.metric_name} is not finite on {label} task "
-                f"{int(np.argmin(np.isfinite(values)))}; the model has diverged: lower "
-                "train.learning_rate"
-            )
         return values
 
 
+class _Clock:
+    """Steps a second since it was last asked, without the time it was stopped."""
+
+    def __init__(self, step: int):
+        self._step, self._start = step, time.monotonic()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self._start += time.monotonic() - start
+
+    def steps_per_second(self, step: int) -> float:
+        now = time.monotonic()
+        rate = (step - self._step) / (now - self._start)
+        self._step, self._start = step, now
+        return rate
+
+
 @jax.jit
-def _finite(variables: Variables) -> jax.Array:
+def _all_finite(variables: Variables) -> jax.Array:
     checks = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(variables)]
     return jnp.stack(checks).all()
 
 
-def _all_finite(variables: Variables) -> bool:
-    return bool(_finite(variables))
+def format_interval(result: dict, mean: float, ci95: float, sign: str = "") -> str:
+    """`mean +- ci95`, accuracy in percent; `sign="+"` for differences."""
+    if result["metric"] == "accuracy":
+        return f"{100 * mean:{sign}.2f} +- {100 * ci95:.2f} %"
+    return f"{mean:{sign}.4f} +- {ci95:.4f}"
 
 
 def summary(result: dict) -> str:
     """A result as one line for people."""
-    scale, unit, digits = (
-        (100, " %", 2) if result["metric"] == "accuracy" else (1, "", 4)
-    )
-    value = f"{scale * result['mean']:.{digits}f}"
-    interval = f"{scale * result['ci95']:.{digits}f}{unit}"
+    value = format_interval(result, result["mean"], result["ci95"])
     return (
         f"{result['dataset']} {result['ways']}-way {result['shots']}-shot, "
         f"{result['learner']} {result['strategy']}, seed {result['seed']}: test "
-        f"{result['metric']} {value} +- {interval} over {result['num_tasks']} tasks "
+        f"{result['metric']} {value} over {result['num_tasks']} tasks "
         f"({result['checkpoint']} checkpoint, step {result['step']} of "
         f"{result['train_steps']})"
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import time
 
-from tensorboardX import SummaryWriter
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 
 class MetricsWriter:
@@ -15,23 +18,33 @@ class MetricsWriter:
     Args:
       workdir: the directory.
       step: the step that the run starts from. What an earlier, interrupted run wrote
-        beyond it is taken away, so that no step stands there twice.
+        beyond it is taken away, so that nothing stands there twice.
+
+    Events are written at once and not by TensorBoard's usual background thread, which
+    dies on a full disk and leaves its queue, and the run, waiting for ever.
     """
 
     def __init__(self, workdir: str | pathlib.Path, step: int = 0):
         self._path = pathlib.Path(workdir) / "metrics.jsonl"
         _keep_until(self._path, step)
         self._file = open(self._path, "a", encoding="utf-8")
-        events = str(pathlib.Path(workdir) / "tensorboard")
-        self._events = SummaryWriter(events, purge_step=step + 1 if step else None)
+        events = pathlib.Path(workdir) / "tensorboard"
+        events.mkdir(exist_ok=True)
+        self._events = EventsWriter(str(events / "events"))
+        # Tells TensorBoard to drop what it knows of later steps.
+        start = SessionLog(status=SessionLog.START)
+        self._events.write_event(Event(step=step + 1, session_log=start))
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
         """Writes the `values` of a `split` (train, validation or test) at a step."""
         line = {"step": step, "split": split, **values}
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
         for name, value in values.items():
-            self._events.add_scalar(f"{split}/{name}", value, step)
+            scalar = summary.scalar(f"{split}/{name}", value)
+            event = Event(step=step, summary=scalar, wall_time=time.time())
+            self._events.write_event(event)
+        self._events.flush()
 
     def close(self) -> None:
         """Closes both files."""
@@ -54,7 +67,9 @@ def read(path: str | pathlib.Path) -> list[dict]:
 def _keep_until(path: pathlib.Path, step: int) -> None:
     if not path.exists():
         return
-    kept = [line for line in read(path) if line["step"] <= step]
+    kept = [
+        line for line in read(path) if line["step"] <= step and line["split"] != "test"
+    ]
     replacement = path.with_suffix(".tmp")
     replacement.write_text("".join(json.dumps(line) + "\n" for line in kept))
     os.replace(replacement, path)

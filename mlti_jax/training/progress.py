@@ -60,8 +60,9 @@ class Progress:
 
 def say(text: str) -> None:
     """Prints a line for people, without breaking a progress bar."""
-    tqdm.write(text, file=sys.stderr)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # Nobody listens any more; the run goes on.
+        tqdm.write(text, file=sys.stderr)
+        sys.stderr.flush()
 
 
 def format_seconds(seconds: float) -> str:
@@ -96,7 +97,6 @@ def stop_signal() -> Iterator[Callable[[], int]]:
         if received and number == signal.SIGINT:
             raise KeyboardInterrupt
         received = number
-        say("stopping; saving first")
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     try:

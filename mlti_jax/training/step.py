@@ -38,6 +38,7 @@ class TrainState:
       optimiser: the optimiser's state.
       loss_sum, metric_sum, count: sums over the steps since metrics were last
         written, so that a resumed run writes the metrics of an uninterrupted one.
+      validated_step: the step of the last validation; -1 for none.
       best_metric, best_step: on the validation tasks, so far; step -1 for none.
     """
 
@@ -47,6 +48,7 @@ class TrainState:
     loss_sum: Array
     metric_sum: Array
     count: Array
+    validated_step: Array
     best_metric: Array
     best_step: Array
 
@@ -71,6 +73,7 @@ def init_state(
         loss_sum=jnp.float32(0),
         metric_sum=jnp.float32(0),
         count=jnp.int32(0),
+        validated_step=jnp.int32(-1),
         best_metric=jnp.float32(jnp.nan),
         best_step=jnp.int32(-1),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mlti_jax.errors import InputError
 
@@ -14,7 +15,7 @@ def write_json(path: pathlib.Path, value: object) -> None:
     """Writes a JSON file whole or not at all."""
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2)
+        json.dump(value, file, indent=2, allow_nan=False)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
@@ -27,8 +28,7 @@ def read_json(path: pathlib.Path) -> object:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{path} is not valid JSON ({error}); remove it, or use another work "
-            "directory"
+            f"{path} is not valid JSON ({error}); use another work directory"
         ) from None
 
 
@@ -46,6 +46,11 @@ def open_workdir(workdir: pathlib.Path, config: Mapping[str, object]) -> None:
     path = workdir / "config.json"
     config = json.loads(json.dumps(config))
     if not path.exists():
+        if (workdir / "checkpoints").exists():
+            raise InputError(
+                f"{workdir} holds checkpoints but no config.json to say of what; use "
+                "another --workdir"
+            )
         write_json(path, config)
         return
     differences = _differences(read_json(path), config)
@@ -55,6 +60,25 @@ def open_workdir(workdir: pathlib.Path, config: Mapping[str, object]) -> None:
             "the same config to go on. The differences (there -> here):\n  "
             + "\n  ".join(differences)
         )
+
+
+@contextlib.contextmanager
+def locked(workdir: pathlib.Path) -> Iterator[None]:
+    """Keeps a second process out of the work directory while this one uses it."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        yield
+        return
+    with open(workdir / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(
+                f"another process is running in {workdir}; wait for it, or use another "
+                "--workdir"
+            ) from None
+        yield
 
 
 def _differences(there: object, here: object, prefix: str = "") -> list[str]:
