@@ -1,243 +1,79 @@
-"""The few kernels that decide the speed: convolution, pooling, normalisation.
+"""The few operations that decide the speed of a convolutional embedding.
 
-Few-shot learning runs one network on many small sets, with kernels that all tasks
-share (frozen layers, metric-based learners) or that every task has its own (adapted
-layers). Under `jax.vmap` plain convolutions serve neither well: kernels that differ by
-task make a grouped convolution, up to a hundred times slower than the matrix products
-it amounts to, and on CPU the gradient with respect to a shared kernel is slow as well.
-So `conv2d` brings rules of its own, for batching and for differentiation.
+`conv2d` is bilinear, and so is its kernel gradient. The pair is closed under
+differentiation, so two primitives give derivatives of every order in both modes, and
+each of them knows what to do when `vmap` puts tasks in front:
+
+* a kernel that all tasks share: the tasks are folded into the image axis;
+* a kernel per task (an adapted layer): the tasks become *groups*, multiplied as
+  batched patch matrices, or looped over where these would leave a CPU's cache. JAX's
+  own rule makes a grouped convolution, which is up to 27 times slower on CPU.
+
+The pair is written for odd kernels, stride 1, "SAME"; others are matrix products of
+patches, which JAX differentiates and batches well by itself.
 """
 
-from __future__ import annotations
-
 from functools import partial
+from math import prod
 
+import chex
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.custom_batching import custom_vmap
+from jax import Array, lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
-from mlti_jax.types import Array
-
-# On CPU, patches are made for as many images at a time as stay in the cache.
-CACHE_BYTES = 1 << 20
-
-
-# --------------------------------------------------------------------- convolution
+# The kernel gradient is summed over chunks of images whose operands stay in cache.
+CACHE_BYTES = 2**20
 
 
 def conv2d(
     x: Array, kernel: Array, *, strides: int = 1, padding: str = "SAME"
 ) -> Array:
-    r"""Convolution :math:`y_{nhwo} = \sum_{ijc} x_{n,h+i,w+j,c} k_{ijco}`.
+    r"""Two-dimensional convolution (a cross-correlation, as everywhere in learning).
 
-    Differentiable to any order in reverse mode (no forward mode where the stride is 1
-    and the size of the kernel odd).
+    .. math:: y_{nhwo} = \sum_{ijc} x_{n, sh + i, sw + j, c} \, k_{ijco}
+
+    Differentiable any number of times, in forward and reverse mode, and meant to be
+    called for one task under `jax.vmap`.
 
     Args:
-      x: `[N, H, W, C]`.
+      x: images `[N, H, W, C]`.
       kernel: `[kh, kw, C, O]`.
-      strides: of both axes.
-      padding: `SAME` or `VALID`, as in `lax.conv_general_dilated`.
+      strides: step `s` of the window in both directions.
+      padding: "SAME" or "VALID", as `lax.conv_general_dilated` understands them.
 
     Returns:
       `[N, H', W', O]`.
     """
-    size = kernel.shape[:2]
-    if strides == 1 and padding == "SAME" and all(k % 2 for k in size):
-        return _conv(x, kernel)
-    pads = lax.padtype_to_pads(x.shape[1:3], size, (strides, strides), padding)
-    return _patches(x, size, strides, pads) @ kernel.reshape(-1, kernel.shape[-1])
-
-
-# A convolution and its kernel's gradient are bilinear, and the derivatives of each are
-# the other again. So two rules give all orders, and no derivative is left to JAX's own
-# rules, whose convolutions fall out of XLA's fast layout inside loops.
-
-
-@jax.custom_vjp
-def _conv(x: Array, kernel: Array) -> Array:
-    """Stride 1, zero padding, odd kernel."""
-    return _conv_batched(x, kernel)
-
-
-def _conv_forward(x: Array, kernel: Array):
-    return _conv(x, kernel), (x, kernel)
-
-
-def _conv_backward(saved, g: Array):
-    x, kernel = saved
-    return _conv(g, _turned(kernel)), _kernel_gradient(x, g, kernel.shape[:2])
-
-
-_conv.defvjp(_conv_forward, _conv_backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _kernel_gradient(x: Array, g: Array, size: tuple[int, int]) -> Array:
-    """The gradient `[kh, kw, C, O]` of `sum(conv(x, kernel) * g)` in the kernel."""
-    return _kernel_gradient_batched(size)(x, g)
-
-
-def _kernel_gradient_forward(x: Array, g: Array, size: tuple[int, int]):
-    return _kernel_gradient(x, g, size), (x, g)
-
-
-def _kernel_gradient_backward(size: tuple[int, int], saved, k: Array):
-    del size
-    x, g = saved
-    return _conv(g, _turned(k)), _conv(x, k)
-
-
-_kernel_gradient.defvjp(_kernel_gradient_forward, _kernel_gradient_backward)
-
-
-def _turned(kernel: Array) -> Array:
-    """The kernel that takes gradients back: turned by 180 degrees, C and O swapped."""
-    return kernel[::-1, ::-1].swapaxes(2, 3)
-
-
-# ------------------------------------------------------------------------ batching
-
-
-@custom_vmap
-def _conv_batched(x: Array, kernel: Array) -> Array:
-    return _lax_conv(x, kernel)
-
-
-@_conv_batched.def_vmap
-def _conv_rule(axis_size: int, in_batched, x: Array, kernel: Array):
-    x_batched, kernel_batched = in_batched
-    if not kernel_batched:  # one kernel: the tasks are more images
-        y = _conv_batched(x.reshape(-1, *x.shape[2:]), kernel)
-        return y.reshape(axis_size, -1, *y.shape[1:]), True
-    if x_batched:  # a kernel for each task: a batched product of matrices
-        return jax.vmap(_patches_conv)(x, kernel), True
-    # The same images under several kernels: more output channels.
-    *size, channels, outputs = kernel.shape[1:]
-    wide = jnp.moveaxis(kernel, 0, -2).reshape(*size, channels, -1)
-    y = _conv_batched(x, wide)
-    return jnp.moveaxis(y.reshape(*y.shape[:-1], axis_size, outputs), -2, 0), True
-
-
-def _kernel_gradient_batched(size: tuple[int, int]):
-    @custom_vmap
-    def gradient(x: Array, g: Array) -> Array:
-        return lax.platform_dependent(
-            x,
-            g,
-            cpu=partial(_cpu_kernel_gradient, size=size),
-            default=partial(_patches_kernel_gradient, size=size),
-        )
-
-    @gradient.def_vmap
-    def rule(axis_size: int, in_batched, x: Array, g: Array):
-        x, g = (
-            a if batched else jnp.broadcast_to(a, (axis_size, *a.shape))
-            for a, batched in zip((x, g), in_batched, strict=True)
-        )
-        together = jax.vmap(partial(_patches_kernel_gradient, size=size))
-        in_turn = together
-        if _patch_bytes(x.shape[1:], size) > CACHE_BYTES:
-
-            def in_turn(x: Array, g: Array) -> Array:
-                return lax.map(lambda xg: _cpu_kernel_gradient(*xg, size), (x, g))
-
-        return lax.platform_dependent(x, g, cpu=in_turn, default=together), True
-
-    return gradient
-
-
-# --------------------------------------------------------------------- the kernels
-
-
-def _lax_conv(x: Array, kernel: Array) -> Array:
-    return lax.conv_general_dilated(
-        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    chex.assert_rank([x, kernel], 4)
+    dtype = jnp.result_type(x, kernel)
+    x, kernel = x.astype(dtype), kernel.astype(dtype)
+    height, width, channels, filters = kernel.shape
+    odd = height % 2 == 1 and width % 2 == 1
+    if strides == 1 and padding == "SAME" and odd and height * width > 1:
+        return _conv(x[None], kernel[None])[0]
+    pads = lax.padtype_to_pads(
+        x.shape[1:3], (height, width), (strides, strides), padding
     )
-
-
-def _patches(x: Array, size, strides: int, pads) -> Array:
-    """The window of every output position: `[N, H', W', kh * kw * C]`."""
-    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    height, width = ((x.shape[1 + a] - size[a]) // strides + 1 for a in (0, 1))
-    windows = [
-        x[:, i : i + strides * (height - 1) + 1 : strides][
-            :, :, j : j + strides * (width - 1) + 1 : strides
-        ]
-        for i in range(size[0])
-        for j in range(size[1])
-    ]
-    return jnp.concatenate(windows, axis=-1)
-
-
-def _same_patches(x: Array, size: tuple[int, int]) -> Array:
-    """`[N * H * W, kh * kw * C]`."""
-    patches = _patches(x, size, 1, tuple((k // 2, k // 2) for k in size))
-    return patches.reshape(-1, patches.shape[-1])
-
-
-def _patches_conv(x: Array, kernel: Array) -> Array:
-    y = _same_patches(x, kernel.shape[:2]) @ kernel.reshape(-1, kernel.shape[-1])
-    return y.reshape(*x.shape[:3], -1)
-
-
-def _patches_kernel_gradient(x: Array, g: Array, size: tuple[int, int]) -> Array:
-    gradient = _same_patches(x, size).T @ g.reshape(-1, g.shape[-1])
-    return gradient.reshape(*size, x.shape[-1], g.shape[-1])
-
-
-def _patch_bytes(shape, size) -> int:
-    n, h, w, c = shape
-    return n * h * w * c * size[0] * size[1] * 4
-
-
-def _row_kernel_gradient(x: Array, g: Array, size: tuple[int, int]) -> Array:
-    """The same with x shifted along rows and g along columns: `[kw C, kh O]`.
-
-    Three plus three shifted copies for a 3x3 kernel rather than nine of x, and a
-    product of better proportions.
-    """
-    (kh, kw), (_, height, width, channels) = size, x.shape
-    outputs = g.shape[-1]
-    x = jnp.pad(x, ((0, 0), (0, 0), (kw // 2, kw // 2), (0, 0)))
-    g = jnp.pad(g, ((0, 0), (kh // 2, kh // 2), (0, 0), (0, 0)))
-    x = jnp.concatenate([x[:, :, j : j + width] for j in range(kw)], axis=-1)
-    g = jnp.concatenate([g[:, i : i + height] for i in reversed(range(kh))], axis=-1)
-    gradient = x.reshape(-1, kw * channels).T @ g.reshape(-1, kh * outputs)
-    return gradient.reshape(kw, channels, kh, outputs).transpose(2, 0, 1, 3)
-
-
-def _cpu_kernel_gradient(x: Array, g: Array, size: tuple[int, int]) -> Array:
-    """Chunk by chunk, so that the shifted copies stay in the cache."""
-    few_channels = x.shape[-1] < 8
-    gradient = _patches_kernel_gradient if few_channels else _row_kernel_gradient
-    number = min(x.shape[0], -(-_patch_bytes(x.shape, size) // CACHE_BYTES))
-    if number == 1:
-        return gradient(x, g, size)
-    each = -(-x.shape[0] // number)
-    number = -(-x.shape[0] // each)
-
-    def divide(a: Array) -> Array:
-        padded = jnp.pad(a, ((0, number * each - len(a)), *((0, 0),) * (a.ndim - 1)))
-        return padded.reshape(number, each, *a.shape[1:])
-
-    def add(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
-        return total + gradient(*part, size), None
-
-    zeros = jnp.zeros((*size, x.shape[-1], g.shape[-1]), x.dtype)
-    return lax.scan(add, zeros, (divide(x), divide(g)))[0]
-
-
-# ----------------------------------------------------- pooling and normalisation
+    patches = _patches(x, (height, width), strides, pads)
+    return patches @ kernel.reshape(height * width * channels, filters)
 
 
 def max_pool(x: Array) -> Array:
-    """2x2 max-pooling, stride 2: `[N, H, W, C]` to `[N, H // 2, W // 2, C]`.
+    """Maximum over 2x2 windows with stride 2; an odd last row or column is dropped.
 
-    Of an odd side the last row is dropped. Pairwise maxima over strided slices, since
-    the gradient of `reduce_window` is slow; ties share the gradient.
+    Pairwise maxima of strided slices: their gradient is a comparison, where that of
+    `lax.reduce_window` is a much slower select-and-scatter. Equal entries share the
+    gradient: two equal rows (or, after that, columns) get half of it each.
+
+    Args:
+      x: `[N, H, W, C]`.
+
+    Returns:
+      `[N, H // 2, W // 2, C]`.
     """
+    chex.assert_rank(x, 4)
     height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
     x = jnp.maximum(x[:, 0:height:2], x[:, 1:height:2])
     return jnp.maximum(x[:, :, 0:width:2], x[:, :, 1:width:2])
@@ -270,11 +106,261 @@ def batch_moments(x: Array, weight: Array | None = None) -> tuple[Array, Array]:
 
 
 def normalise(
-    x: Array, mean: Array, var: Array, scale: Array, offset: Array, epsilon: float
+    x: Array,
+    mean: Array,
+    var: Array,
+    scale: Array,
+    offset: Array,
+    epsilon: float = 1e-5,
 ) -> Array:
-    r""":math:`(x - \mu) / \sqrt{\sigma^2 + \epsilon} \cdot scale + offset`.
+    r"""Batch normalisation with the given moments, as one multiply-add.
 
-    As one multiply-add over x `[N, ..., C]`; all other arguments are `[C]`.
+    .. math:: (x - \mu) \, s / \sqrt{\sigma^2 + \epsilon} + b = x a + (b - \mu a)
+
+    Args:
+      x: `[..., C]`.
+      mean: `[C]`, and likewise `var`, `scale` and `offset`.
+      epsilon: keeps a constant channel finite.
+
+    Returns:
+      The normalised `x`, of its shape.
     """
     factor = scale * lax.rsqrt(var + epsilon)
     return x * factor + (offset - mean * factor)
+
+
+def _patches(x: Array, size: tuple[int, int], strides: int, pads) -> Array:
+    """Every window as a row: `[N, H, W, C] -> [N, H', W', kh * kw * C]`."""
+    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+    rows = (x.shape[1] - size[0]) // strides + 1
+    columns = (x.shape[2] - size[1]) // strides + 1
+    shifted = [
+        x[:, i : i + (rows - 1) * strides + 1 : strides][
+            :, :, j : j + (columns - 1) * strides + 1 : strides
+        ]
+        for i in range(size[0])
+        for j in range(size[1])
+    ]
+    return shifted[0] if len(shifted) == 1 else jnp.concatenate(shifted, -1)
+
+
+# The two primitives. Shapes: x [G, N, H, W, C], kernel [G, kh, kw, C, O] and
+# gradient g [G, N, H, W, O], each of the G groups with a kernel of its own.
+
+_conv_p = Primitive("conv2d_same")
+_kernel_gradient_p = Primitive("conv2d_same_kernel_gradient")
+
+
+def _conv(x: Array, kernel: Array) -> Array:
+    return _conv_p.bind(*_same_manual_axes(x, kernel))
+
+
+def _kernel_gradient(x: Array, g: Array, size: tuple[int, int]) -> Array:
+    """`k_ijco = sum_nhw x_{n, h + i, w + j, c} g_nhwo` with the padding of `_conv`."""
+    return _kernel_gradient_p.bind(*_same_manual_axes(x, g), size=size)
+
+
+def _same_manual_axes(*arrays: Array) -> list[Array]:
+    """Marks replicated arrays as varying if another varies (inside `shard_map`)."""
+    axes = [_varying(a) for a in arrays]
+    missing = [tuple(frozenset().union(*axes) - own) for own in axes]
+    return [
+        lax.pcast(a, m, to="varying") if m else a
+        for a, m in zip(arrays, missing, strict=True)
+    ]
+
+
+def _varying(a: Array) -> frozenset[str]:
+    manual = getattr(jax.typeof(a), "manual_axis_type", None)
+    return frozenset() if manual is None else frozenset(manual.varying)
+
+
+@_conv_p.def_impl
+@jax.jit
+def _(x, kernel):
+    return _conv_p.bind(x, kernel)
+
+
+@_kernel_gradient_p.def_impl
+@partial(jax.jit, static_argnames="size")
+def _(x, g, *, size):
+    return _kernel_gradient_p.bind(x, g, size=size)
+
+
+@_conv_p.def_abstract_eval
+def _(x, kernel):
+    chex.assert_equal(x.shape[0], kernel.shape[0])
+    chex.assert_equal(x.shape[-1], kernel.shape[-2])
+    return x.update(shape=(*x.shape[:-1], kernel.shape[-1]))
+
+
+@_kernel_gradient_p.def_abstract_eval
+def _(x, g, *, size):
+    chex.assert_equal(x.shape[:-1], g.shape[:-1])
+    return x.update(shape=(x.shape[0], *size, x.shape[-1], g.shape[-1]))
+
+
+def _mirror(kernel: Array) -> Array:
+    """The kernel that carries gradients back: flipped in space, C and O exchanged."""
+    return jnp.flip(kernel, (1, 2)).swapaxes(3, 4)
+
+
+# With T(x, k, g) = <conv(x, k), g>, linear in each: every rule below is the
+# derivative of T by the argument that is missing on its right-hand side.
+ad.defbilinear(
+    _conv_p,
+    lambda g, x, kernel: _conv(g, _mirror(kernel)),
+    lambda g, x, kernel: _kernel_gradient(x, g, kernel.aval.shape[1:3]),
+)
+ad.defbilinear(
+    _kernel_gradient_p,
+    lambda kernel, x, g, size: _conv(g, _mirror(kernel)),
+    lambda kernel, x, g, size: _conv(x, kernel),
+)
+
+
+def _as_groups(operands, axes) -> tuple[list[Array], int]:
+    """Moves the mapped axis of both operands into their groups; also its length."""
+    length = next(
+        a.shape[i] for a, i in zip(operands, axes, strict=True) if i is not None
+    )
+    folded = []
+    for a, i in zip(operands, axes, strict=True):
+        a = batching.bdim_at_front(a, i, length)
+        folded.append(a.reshape(length * a.shape[1], *a.shape[2:]))
+    return folded, length
+
+
+def _split_groups(y: Array, length: int) -> Array:
+    return y.reshape(length, y.shape[0] // length, *y.shape[1:])
+
+
+def _conv_batched(operands, axes):
+    x, kernel = operands
+    if axes[1] is None:
+        # One kernel for all: more images, not more groups.
+        x = jnp.moveaxis(x, axes[0], 1)
+        y = _conv(x.reshape(x.shape[0], -1, *x.shape[3:]), kernel)
+        return y.reshape(*x.shape[:-1], y.shape[-1]), 1
+    (x, kernel), length = _as_groups(operands, axes)
+    return _split_groups(_conv(x, kernel), length), 0
+
+
+def _kernel_gradient_batched(operands, axes, *, size):
+    (x, g), length = _as_groups(operands, axes)
+    return _split_groups(_kernel_gradient(x, g, size), length), 0
+
+
+batching.primitive_batchers[_conv_p] = _conv_batched
+batching.primitive_batchers[_kernel_gradient_p] = _kernel_gradient_batched
+
+
+# What they compute, on CPU and elsewhere.
+
+
+def _lax_conv(x: Array, kernel: Array) -> Array:
+    # NHWC / HWIO is the one layout that XLA's CPU backend runs fast inside the body of
+    # a loop, which is where training steps are.
+    return lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def _centred(size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    return tuple((s // 2, s // 2) for s in size)
+
+
+def _chunk_kernel_gradient(x: Array, g: Array, size: tuple[int, int]) -> Array:
+    """Kernel gradient of images `[n, H, W, C]` as one matrix product.
+
+    Either patches of x times g, or, with fewer numbers to copy unless C is small, x
+    shifted along its rows times g shifted along its columns: every pair of shifts is
+    one tap, `[n H W, kw C]^T [n H W, kh O] = [kw C, kh O]`. The second is also the
+    better shaped product (96 x 96 instead of 288 x 32 runs at 1.5 times the rate).
+    """
+    (height, width), (c, o) = size, (x.shape[-1], g.shape[-1])
+    if height * width * c + o <= width * c + height * o:
+        rows = _patches(x, size, 1, _centred(size)).reshape(-1, height * width * c)
+        return (rows.T @ g.reshape(-1, o)).reshape(height, width, c, o)
+    x = _patches(x, (1, width), 1, _centred((1, width)))
+    g = _patches(g, (height, 1), 1, _centred((height, 1)))
+    taps = x.reshape(-1, width * c).T @ g.reshape(-1, height * o)
+    taps = taps.reshape(width, c, height, o).transpose(2, 0, 1, 3)
+    # A tap that looks down in x looks up in g.
+    return jnp.flip(taps, 0)
+
+
+def _blocked_kernel_gradient(x: Array, g: Array, size: tuple[int, int]) -> Array:
+    """The same, summed over chunks of images that fit into the cache."""
+    images, height, width, c = x.shape
+    o = g.shape[-1]
+    columns = min(prod(size) * c + o, size[1] * c + size[0] * o)
+    chunk = CACHE_BYTES // (height * width * columns * x.dtype.itemsize)
+    chunk = min(max(chunk, 1), images)
+    steps, rest = divmod(images, chunk)
+
+    def part(start, length):
+        slices = (lax.dynamic_slice_in_dim(a, start, length) for a in (x, g))
+        return _chunk_kernel_gradient(*slices, size)
+
+    total = part(steps * chunk, rest) if rest else None
+    if steps == 1:
+        return part(0, chunk) if total is None else total + part(0, chunk)
+    if total is None:
+        total = jnp.zeros((*size, c, o), x.dtype)
+    return lax.fori_loop(0, steps, lambda i, t: t + part(i * chunk, chunk), total)
+
+
+def _grouped_conv(x: Array, kernel: Array) -> Array:
+    """All groups as one batched product of patches and kernels."""
+    size = kernel.shape[1:3]
+    patches = jax.vmap(lambda x: _patches(x, size, 1, _centred(size)))(x)
+    flat = kernel.reshape(kernel.shape[0], -1, kernel.shape[-1])
+    return jnp.einsum("gnhwk,gko->gnhwo", patches, flat)
+
+
+def _patches_fit(x: Array, size: tuple[int, int]) -> bool:
+    return prod(x.shape[1:]) * prod(size) * x.dtype.itemsize <= CACHE_BYTES
+
+
+def _conv_cpu(x, kernel):
+    if x.shape[0] == 1:
+        return _lax_conv(x[0], kernel[0])[None]
+    # Tiny groups are one batched product, since a loop's overhead would show. For
+    # large ones, making the patches costs more than the product: 33 ms for 4 tasks of
+    # 80 images 10x10x32, where a loop of ungrouped convolutions takes 9.
+    if _patches_fit(x, kernel.shape[1:3]):
+        return _grouped_conv(x, kernel)
+    return lax.map(lambda pair: _lax_conv(*pair), (x, kernel))
+
+
+def _kernel_gradient_cpu(x, g, *, size):
+    if x.shape[0] > 1 and _patches_fit(x, size):
+        return jax.vmap(partial(_chunk_kernel_gradient, size=size))(x, g)
+    blocked = partial(_blocked_kernel_gradient, size=size)
+    if x.shape[0] == 1:
+        return blocked(x[0], g[0])[None]
+    return lax.map(lambda pair: blocked(*pair), (x, g))
+
+
+def _conv_accelerator(x, kernel):
+    if x.shape[0] == 1:
+        return _lax_conv(x[0], kernel[0])[None]
+    return _grouped_conv(x, kernel)
+
+
+def _kernel_gradient_accelerator(x, g, *, size):
+    if x.shape[0] == 1:
+        kernel = jnp.zeros((*size, x.shape[-1], g.shape[-1]), x.dtype)
+        return jax.vjp(partial(_lax_conv, x[0]), kernel)[1](g[0])[0][None]
+    return jax.vmap(partial(_chunk_kernel_gradient, size=size))(x, g)
+
+
+for _primitive, _cpu, _other in (
+    (_conv_p, _conv_cpu, _conv_accelerator),
+    (_kernel_gradient_p, _kernel_gradient_cpu, _kernel_gradient_accelerator),
+):
+    mlir.register_lowering(_primitive, mlir.lower_fun(_other, multiple_results=False))
+    mlir.register_lowering(
+        _primitive, mlir.lower_fun(_cpu, multiple_results=False), platform="cpu"
+    )
