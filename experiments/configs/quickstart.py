@@ -2,7 +2,7 @@
 
 ProtoNet on RainbowMNIST, 10-way 1-shot: the paper's 16 training combinations of
 colour, size and angle, tested on 10 others, with 8 images a class and combination
-instead of 100. About 3 minutes on two CPU cores.
+instead of 100. About 4 minutes on two CPU cores.
 
     python -m experiments.run --config=experiments/configs/quickstart.py \
         --workdir=/tmp/quickstart
