@@ -85,7 +85,13 @@ def learning_curves(runs: dict[str, pathlib.Path], path: pathlib.Path) -> None:
     axis.set_xlabel("training steps")
     axis.set_ylabel("accuracy, %" if metric == "accuracy" else metric)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=8)
+    axis.legend(
+        frameon=False,
+        fontsize=8,
+        ncols=2,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+    )
     fig.tight_layout()
     fig.savefig(path, dpi=150)
     plt.close(fig)
