@@ -19,7 +19,10 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if "84" in n else ()) for n in NETWORKS],
+)
 @pytest.mark.parametrize(
     "mode", [Mode(True, True), Mode(False, True), Mode(False, False)]
 )

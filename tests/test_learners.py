@@ -258,7 +258,13 @@ def test_protonet_refuses_regression():
 # ---------------------------------------------------------------- all of them alike
 
 
-@pytest.mark.parametrize("name", make_learners())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if "conv" in name else ())
+        for name in make_learners()
+    ],
+)
 class TestEveryLearner:
     """One battery for all; a new learner is one line in `make_learners`."""
 

@@ -8,6 +8,7 @@ from jax import lax
 
 from mlti_jax import ops
 
+SLOW = pytest.mark.slow
 SHAPES = [
     ((5, 7, 6, 3), (3, 3, 3, 4), 1),
     ((4, 3, 3, 8), (3, 3, 8, 5), 1),
@@ -59,13 +60,13 @@ def assert_close(a, b, tolerance=1e-4):
 
 
 CASES = [
-    (*shape, batched, False)
+    pytest.param(*shape, batched, False, marks=() if batched == "both" else SLOW)
     for shape in SHAPES
     for batched in ("none", "x", "kernel", "both", "nested")
 ]
 # The same with a tiny cache: many chunks, the last of them not full.
 CASES += [
-    (*shape, batched, True)
+    pytest.param(*shape, batched, True, marks=SLOW)
     for shape in SHAPES
     if shape[2] == 1
     for batched in ("none", "x", "both")
