@@ -39,7 +39,7 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "test": ["pytest>=8.0", "pytest-xdist>=3.5", "ruff>=0.8"],
+        "test": ["pytest>=8.0", "ruff>=0.8"],
         # Compared with in tests and benchmarks; never needed to run the package.
         "torch": ["torch>=2.4"],
     },
