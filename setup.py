@@ -39,7 +39,9 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "test": ["pytest>=8.0", "ruff>=0.8"],
+        "bio": ["rdkit>=2024.3"],  # molecules: NCI and Metabolism
+        "cells": ["scanpy>=1.10"],  # Tabula Muris
+        "test": ["pytest>=8.0", "rdkit>=2024.3", "ruff>=0.8", "scanpy>=1.10"],
         # Compared with in tests and benchmarks; never needed to run the package.
         "torch": ["torch>=2.4"],
     },

@@ -1,6 +1,7 @@
 """The one exception for input that a user can put right."""
 
 import inspect
+import numbers
 from collections.abc import Callable, Iterable
 
 
@@ -28,3 +29,13 @@ def unknown_name(kind: str, name: str, known) -> InputError:
     return InputError(
         f"unknown {kind} {name!r}; choose one of: {', '.join(sorted(known))}"
     )
+
+
+def check_range(field: str, value: object, largest: int, smallest: int = 1) -> None:
+    """Refuses what is not a whole number from `smallest` to `largest`."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or not smallest <= value <= largest:
+        raise InputError(
+            f"{field} is {value!r}; expected a whole number from {smallest} to"
+            f" {largest}"
+        )

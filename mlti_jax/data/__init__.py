@@ -39,7 +39,9 @@ __all__ = [
 ]
 
 DATASETS = {
-    "rainbow_mnist": "mlti_jax.data.rainbow_mnist",
+    "rainbow_mnist": "mlti_jax.data.builders.rainbow_mnist",
+    "nci": "mlti_jax.data.builders.nci",
+    "metabolism": "mlti_jax.data.builders.metabolism",
 }
 
 

@@ -1,0 +1,146 @@
+"""NCI (App. D.1): nine anticancer assays, active or not; label-sharing, 2-way 5-shot.
+
+Six assays for meta-training and three for meta-testing; the paper has no validation
+tasks. A molecule is 1,024 bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import zipfile
+from collections.abc import Iterable, Iterator
+
+from mlti_jax.data import molecules, raw
+from mlti_jax.data.builders.base import Example
+from mlti_jax.data.molecules import Molecule, MoleculeBuilder
+from mlti_jax.data.pools import Splits
+from mlti_jax.errors import InputError
+
+TRAIN = ("41", "47", "81", "83", "109", "145")
+TEST = ("1", "33", "123")
+ARCHIVE = "NCI_balanced.zip"
+END_OF_RECORD = "$$$$"
+
+
+class Nci(MoleculeBuilder):
+    """The builder; records are grouped by assay."""
+
+    INSTRUCTIONS = (
+        f"Download {ARCHIVE} ('NCI balanced', graph classification data sets by Shirui"
+        " Pan, nine files like NCI_balanced/1-balance.sdf) and put it, packed, into a"
+        " folder DIR."
+    )
+
+    def _info(self):
+        return self.describe(
+            self.molecule_features(TRAIN + TEST),
+            description="Nine NCI bioassays of anticancer activity, balanced.",
+            homepage="https://github.com/shiruipan/graph_datasets",
+            citation="""@misc{nci, title={{NCI} balanced graph classification data},
+              author={Pan, Shirui}, year={2015}}""",
+            license="PubChem bioassay data; see PubChem's terms of use.",
+        )
+
+    def read_raw(self, folder: pathlib.Path) -> dict[str, Iterable[Example]]:
+        """Reads the archive; see the base class."""
+        molecules.require_rdkit()
+        path = raw.require(folder, ARCHIVE, instructions=self.INSTRUCTIONS)
+        with raw.open_zip(path) as archive:
+            members = _members(archive)
+        return {
+            "train": self._assays(path, members, TRAIN),
+            "test": self._assays(path, members, TEST),
+        }
+
+    def _assays(
+        self, path: pathlib.Path, members: dict[str, str], assays: tuple[str, ...]
+    ) -> Iterator[Example]:
+        for assay in assays:
+            place = f"{members[assay]} in {path}"
+            with raw.open_zip(path) as archive:
+                content = raw.read_member(archive, members[assay])
+            parse = functools.partial(parse_record, place=place)
+            records = enumerate(split_records(content, place))
+            yield from self.examples(
+                assay, place, raw.ordered_map(parse, records, self.processes)
+            )
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, str]:
+    """The archive's file of each assay."""
+    names = {pathlib.PurePosixPath(name).name: name for name in archive.namelist()}
+    members = {}
+    for assay in TRAIN + TEST:
+        wanted = f"{assay}-balance.sdf"
+        if wanted not in names:
+            raise InputError(
+                f"{archive.filename} lacks {wanted}; it is no complete release of"
+                f" NCI balanced, which has nine such files. {Nci.INSTRUCTIONS}"
+            )
+        members[assay] = names[wanted]
+    return members
+
+
+def split_records(content: bytes, place: str) -> list[str]:
+    """The records of an SDF file."""
+    text = content.decode("utf-8", errors="replace").replace("\r\n", "\n")
+    *records, rest = text.split(f"{END_OF_RECORD}\n")
+    if rest.strip() == END_OF_RECORD:  # no line end after the last one
+        rest = ""
+    if rest.strip() or not records:
+        raise InputError(
+            f"{place} is cut off: record {len(records)} has no end ({END_OF_RECORD});"
+            f" {raw.AGAIN}"
+        )
+    return records
+
+
+def parse_record(numbered: tuple[int, str], place: str) -> tuple[Molecule | None, int]:
+    """A record's molecule (None if RDKit refuses it), and 1 for active or 0."""
+    from rdkit import Chem
+
+    number, record = numbered
+    lines = [line.strip() for line in record.splitlines()]
+    header = next((i for i, line in enumerate(lines) if "<value>" in line), None)
+    value = lines[header + 1] if header is not None and header + 1 < len(lines) else ""
+    if value not in ("1.0", "-1.0"):
+        raise InputError(
+            f"record {number} of {place} has the property <value> {value!r}; expected"
+            " 1.0 (active) or -1.0. Use the release 'NCI balanced'"
+        )
+    molecules._generators()
+    mol = Chem.MolFromMolBlock(record)
+    return molecules.featurise(mol), int(value == "1.0")
+
+
+def load(
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    split: str = "paper",
+    train_classes: int = len(TRAIN),
+    molecules_per_assay: int | None = 1000,
+    fingerprint: str = "morgan",
+    seed: int = 0,
+) -> Splits:
+    """Loads NCI.
+
+    Args:
+      data_dir: where prepared data lives; None for the default.
+      split: `paper`, or `disjoint`, where no test molecule is in a training set.
+      train_classes: training assays, the first of `TRAIN`.
+      molecules_per_assay: drawn from each assay; None for all.
+      fingerprint: `morgan` (radius 2) or `path` (RDKit's own).
+      seed: fixes the draw.
+    """
+    return molecules.load_assays(
+        "nci",
+        data_dir,
+        balanced=False,
+        split=split,
+        train_classes=train_classes,
+        molecules_per_assay=molecules_per_assay,
+        fingerprint=fingerprint,
+        seed=seed,
+    )
