@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from experiments import pictures
 from mlti_jax.errors import InputError
+from mlti_jax.progress import say
 from mlti_jax.training import (
     Experiment,
     build,
@@ -16,7 +17,6 @@ from mlti_jax.training import (
     paired_difference,
     train_and_evaluate,
 )
-from mlti_jax.training.progress import say
 from mlti_jax.training.workdir import write_json
 
 

@@ -9,6 +9,7 @@ from ml_collections.config_dict import placeholder
 
 from mlti_jax.errors import InputError, unknown_name
 
+METRIC_BASED = ("protonet",)
 CONFIG_DIR = pathlib.Path(__file__).parent / "configs"
 
 
@@ -48,6 +49,84 @@ def parse_arg(arg: str | None, **defaults):
                 f"config argument {name} must be of type {kind.__name__}, got {text!r}"
             ) from None
     return ConfigDict(values)
+
+
+def paper_config(
+    arg: str | None,
+    *,
+    shots: int,
+    gradient_alpha: float = 2.0,
+    metric_alpha: float = 2.0,
+    **defaults,
+) -> tuple[ConfigDict, ConfigDict]:
+    """A config for the paper's experiments on one dataset.
+
+    Args:
+      arg: the text behind the colon, see `parse_arg`.
+      shots: the default number of shots.
+      gradient_alpha: of Beta(alpha, alpha) for MAML and its kin.
+      metric_alpha: the same for ProtoNet and its kin.
+      **defaults: names that this config knows beside learner, strategy and shots.
+
+    Returns:
+      The config, with these set, and the choice that the text makes.
+    """
+    known = {"learner": "maml", "strategy": "mlti", "shots": shots, **defaults}
+    choice = parse_arg(arg, **known)
+    config = base_config()
+    config.learner.name = choice.learner
+    config.strategy.name = choice.strategy
+    config.task.shots = choice.shots
+    metric_based = choice.learner in METRIC_BASED
+    for name in ("mlti", "intra", "cross"):
+        config.strategy[name].alpha = metric_alpha if metric_based else gradient_alpha
+    return config, choice
+
+
+def molecule_config(name: str, arg: str | None, **alphas: float) -> ConfigDict:
+    """What NCI and Metabolism share: network, interpolation, tasks (D.1)."""
+    config, choice = paper_config(arg, shots=5, split="paper", **alphas)
+    config.dataset = {
+        "name": name,
+        "split": choice.split,  # paper, or disjoint: no test molecule in training
+        "train_classes": placeholder(int),  # training assays; None: all
+        "molecules_per_assay": 1000,
+        "fingerprint": "morgan",  # or path
+        "seed": 0,
+    }
+    config.backbone = {"name": "mlp", "hidden": (500, 500), "slope": 0.01}
+    config.interpolation = {"method": "mixup", "layers": (0, 1)}
+    config.task.ways = 2
+    config.task.queries = 10
+    config.train.steps = 10_000
+    config.eval.queries = 10
+    return config
+
+
+def image_config(
+    name: str,
+    arg: str | None,
+    *,
+    ways: int,
+    train_classes: int,
+    **alphas: float,
+) -> ConfigDict:
+    """What the image sets with classes of their own share (E.1)."""
+    config, choice = paper_config(arg, shots=1, test_on="", **alphas)
+    config.dataset = {
+        "name": name,
+        "train_classes": train_classes,
+        "test_on": placeholder(str),  # another dataset: cross-domain adaptation
+    }
+    if choice.test_on:
+        config.dataset.test_on = choice.test_on
+    config.backbone = {"name": "conv4", "filters": 32}
+    config.interpolation = {"method": "cutmix", "layers": (0,)}
+    config.strategy.mlti.intra_sets = "query"
+    config.strategy.intra.intra_sets = "query"
+    config.task.ways = ways
+    config.train.steps = 50_000
+    return config
 
 
 def base_config() -> ConfigDict:
@@ -91,7 +170,7 @@ def base_config() -> ConfigDict:
                 "checkpoint_every": 500,
             },
             "eval": {
-                "queries": 15,
+                "queries": 15,  # None: all that are left
                 "num_tasks": 600,
                 "validation_tasks": 200,
                 "every": 1000,

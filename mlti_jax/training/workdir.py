@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from mlti_jax.errors import InputError
 
@@ -60,25 +59,6 @@ def open_workdir(workdir: pathlib.Path, config: Mapping[str, object]) -> None:
             "the same config to go on. The differences (there -> here):\n  "
             + "\n  ".join(differences)
         )
-
-
-@contextlib.contextmanager
-def locked(workdir: pathlib.Path) -> Iterator[None]:
-    """Keeps a second process out of the work directory while this one uses it."""
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system
-        yield
-        return
-    with open(workdir / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(
-                f"another process is running in {workdir}; wait for it, or use another "
-                "--workdir"
-            ) from None
-        yield
 
 
 def _differences(there: object, here: object, prefix: str = "") -> list[str]:

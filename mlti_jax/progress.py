@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on, and how they can stop it."""
+"""What a person sees while long work goes on, and how they can stop it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,145 @@
+"""Pose (App. D.1; Yin et al., 2020): an object's angle from its picture; regression.
+
+A task is one object, 15-shot, MSE. Yin et al. release 50 objects for meta-training and
+15 for meta-testing, 100 grey pictures each, and no validation objects.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from mlti_jax.data import prepared, raw
+from mlti_jax.data.builders import base
+from mlti_jax.data.pools import RegressionPool, Splits
+from mlti_jax.errors import InputError, check_range
+
+SIZE = 128
+FILES = {"train": "train_data_ins.pkl", "test": "val_data_ins.pkl"}
+# The release has no names for its objects.
+OBJECTS = {
+    "train": tuple(f"train_{number:02d}" for number in range(50)),
+    "test": tuple(f"test_{number:02d}" for number in range(15)),
+}
+# Yin et al. train on ten times the angle in turns.
+TARGET_SCALE = 10.0
+
+
+class Pose(base.DatasetBuilder):
+    """The builder; records are grouped by object."""
+
+    GROUPED_BY = ("object",)
+    EXAMPLES = 6_500
+    INSTRUCTIONS = (
+        "Get the pose data of 'Meta-Learning without Memorization' (Yin et al., 2020;"
+        " google-research repository, folder meta_learning_without_memorization, which"
+        " says how to render it from PASCAL3D+) and put train_data_ins.pkl and"
+        " val_data_ins.pkl into a folder DIR."
+    )
+
+    def _info(self):
+        return self.describe(
+            {
+                "image": base.image(SIZE, channels=1),
+                "turns": tfds.features.Scalar(np.float32, doc="angle / 2 pi"),
+                "object": tfds.features.ClassLabel(
+                    names=OBJECTS["train"] + OBJECTS["test"]
+                ),
+            },
+            description="Rendered objects of PASCAL3D+ at random angles.",
+            homepage="https://github.com/google-research/google-research/tree/master/meta_learning_without_memorization",
+            citation="""@inproceedings{yin2020meta,
+              title={Meta-Learning without Memorization},
+              author={Yin, Mingzhang and Tucker, George and Zhou, Mingyuan and Levine,
+                Sergey and Finn, Chelsea}, booktitle={ICLR}, year={2020}}""",
+            license="Research use; see PASCAL3D+.",
+        )
+
+    def read_raw(self, folder: pathlib.Path) -> dict[str, Iterable[base.Example]]:
+        """Reads the two pickles; see the base class."""
+        paths = {
+            split: raw.require(folder, name, instructions=self.INSTRUCTIONS)
+            for split, name in FILES.items()
+        }
+        return {split: self._objects(split, path) for split, path in paths.items()}
+
+    def _objects(self, split: str, path: pathlib.Path) -> Iterator[base.Example]:
+        images, turns = read_pickle(path)
+        names = OBJECTS[split]
+        if len(images) > len(names):
+            raise InputError(
+                f"{path} holds {len(images)} objects; the release has at most"
+                f" {len(names)}. Use Yin et al.'s files"
+            )
+        for name, pictures, angles in zip(names, images, turns, strict=False):
+            for picture, angle in zip(pictures, angles, strict=True):
+                yield {"image": picture, "turns": angle, "object": name}
+
+
+def read_pickle(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 `[objects, n, 128, 128, 1]`, angles in turns `[objects, n]`."""
+    content = raw.load_pickle(path)
+    if not isinstance(content, tuple | list) or len(content) != 2:
+        raise InputError(
+            f"{path} holds a {type(content).__name__}; expected a pair (x, y) of arrays"
+        )
+    try:
+        x, y = (np.asarray(part) for part in content)
+    except ValueError as error:
+        raise InputError(
+            f"{path} holds objects of different sizes ({error}); expected arrays"
+        ) from error
+    if x.ndim != 3 or x.shape[2] != SIZE * SIZE or y.ndim != 3 or not x.size:
+        raise InputError(
+            f"{path} holds x of shape {list(x.shape)} and y of shape {list(y.shape)};"
+            f" expected x [objects, n, {SIZE * SIZE}] and y [objects, n, 1 or more]"
+        )
+    if x.shape[:2] != y.shape[:2] or not y.shape[2]:
+        raise InputError(
+            f"{path} holds {list(x.shape[:2])} pictures, but {list(y.shape)} angles"
+        )
+    if x.dtype.kind not in "ui" or x.min() < 0 or x.max() > 255:
+        raise InputError(
+            f"{path} holds x of dtype {x.dtype}, from {x.min()} to {x.max()}; expected"
+            " grey values, whole numbers from 0 to 255"
+        )
+    if y.dtype.kind != "f" or not np.isfinite(y).all():
+        raise InputError(f"{path} holds y of dtype {y.dtype}; expected finite numbers")
+    return x.astype(np.uint8).reshape(*x.shape[:2], SIZE, SIZE, 1), y[..., -1]
+
+
+def load(
+    *, data_dir: str | os.PathLike[str] | None = None, train_classes: int | None = None
+) -> Splits:
+    """Loads Pose; targets are ten times the angle in turns, float32 `[M, 1]`.
+
+    Args:
+      data_dir: where prepared data lives; None for the default.
+      train_classes: training objects, the first of the file; None for all.
+    """
+    found = prepared.open_prepared("pose", data_dir)
+    available = len(prepared.counts(found, "train"))
+    if train_classes is not None:
+        check_range("train_classes", train_classes, available)
+
+    def pool(split: str, objects: int | None) -> RegressionPool:
+        rows = prepared.first_rows(found, split, objects)
+        columns = prepared.read(found, split, ("image", "turns", "object"), rows)
+        names = np.array(found.info.features["object"].names)[columns["object"]]
+        targets = TARGET_SCALE * columns["turns"][:, None]
+        return RegressionPool.from_arrays(columns["image"], targets, names)
+
+    train, test = pool("train", train_classes), pool("test", None)
+    return Splits(
+        name="pose",
+        setting="regression",
+        train=train,
+        validation=None,
+        test=test,
+        note=f"pose, {len(train.domains)} training and {len(test.domains)} test objects"
+        " (the paper: 50 and 15)",
+    )
