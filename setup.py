@@ -35,7 +35,7 @@ setup(
         "orbax-checkpoint>=0.12.0",
         "pillow>=10.0",
         "tensorboardX>=2.6",
-        "tensorflow-datasets>=4.9.7",
+        "tensorflow-datasets>=4.9.8",
         "tqdm>=4.66",
     ],
     extras_require={

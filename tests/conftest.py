@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import pytest
+# Tests compile hundreds of programs and run each of them once or twice, on a few
+# numbers: nearly all of their time is the compiler's, and most of that is spent on
+# making the code fast. XLA reads this once, so it is set before JAX is there, and
+# the commands that tests start read it too. Tests of the code as it is optimised for
+# users: `XLA_FLAGS= python -m pytest`.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
 
-from mlti_jax.types import Batch, Task
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+from mlti_jax.types import Batch, Task  # noqa: E402
+
+
+def pytest_configure(config):
+    """Keeps compiled programs for the next run; `--cache-clear` forgets them.
+
+    JAX takes an entry that it can't read for one that isn't there.
+    """
+    if not hasattr(config, "cache"):  # by -p no:cacheprovider
+        return
+    settings = {
+        "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)  # for commands that tests start
 
 
 def make_task(seed: int, ways=3, shots=2, queries=4, shape=(5,), domain=None) -> Task:
@@ -33,6 +61,18 @@ def make_task(seed: int, ways=3, shots=2, queries=4, shape=(5,), domain=None) ->
 def stack_tasks(tasks: list[Task]) -> Task:
     """Tasks as one pytree with a leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *tasks)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def init(learner, key, x):
+    """`learner.init` as one program, not as one for each operation."""
+    return learner.init(key, x)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def task_loss(learner, variables, task, key, layer, train):
+    """`learner.loss` as one program, the same for all tests of equal learners."""
+    return learner.loss(variables, task, key, layer, train)
 
 
 def take(tree, index: int):

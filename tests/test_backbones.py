@@ -1,5 +1,7 @@
 """Layer stacks: any part can be run alone; normalisation and dropout by hand."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -30,7 +32,7 @@ def test_every_split_gives_the_whole(name, mode):
     stack, shape = NETWORKS[name]
     stack = stack.append(Head(5))
     x = jax.random.normal(KEY, (6, *shape))
-    params, state = stack.init(KEY, x)
+    params, state = jax.jit(stack.init)(KEY, x)
 
     @jax.jit
     def run(params, state, h, key):
@@ -53,7 +55,7 @@ def test_every_split_gives_the_whole(name, mode):
 def test_embedding_sizes(name, size):
     stack, shape = NETWORKS[name]
     x = jnp.zeros((2, *shape))
-    h, _ = stack.apply(*stack.init(KEY, x), x)
+    h, _ = jax.jit(lambda x: stack.apply(*stack.init(KEY, x), x))(x)
     assert h.reshape(2, -1).shape == (2, size)
 
 
@@ -76,7 +78,7 @@ def test_batch_norm_by_hand_with_running_averages():
 def test_padding_does_not_enter_the_statistics():
     stack, _ = NETWORKS["bio"]
     x = jax.random.normal(KEY, (6, 1024))
-    params, state = stack.init(KEY, x)
+    params, state = jax.jit(stack.init)(KEY, x)
     padded = jnp.concatenate([x, 100 + jnp.zeros((3, 1024))])
     weight = jnp.array([1.0] * 6 + [0.0] * 3)
     mode = Mode(True, True)
@@ -91,7 +93,7 @@ def test_padding_does_not_enter_the_statistics():
 def test_dropout_only_in_training_and_by_key():
     stack, _ = NETWORKS["cells"]
     x = jax.random.normal(KEY, (200, 2866))
-    params, state = stack.init(KEY, x)
+    params, state = jax.jit(stack.init)(KEY, x)
     run = jax.jit(
         lambda key, train: stack.apply(
             params, state, x, 0, 1, key=key, mode=Mode(train, True)
@@ -113,15 +115,15 @@ def test_dropout_only_in_training_and_by_key():
 def test_hook_changes_the_output_before_normalisation():
     stack, shape = NETWORKS["conv4_28"]
     x = jax.random.normal(KEY, (4, *shape))
-    params, state = stack.init(KEY, x)
+    params, state = jax.jit(stack.init)(KEY, x)
     seen = []
 
     def hook(layer, h, output):
         seen.append((layer, h.shape, output.shape))
         return output * jnp.where(jnp.arange(8) == 0, 0.0, 1.0)
 
-    h, _ = stack.apply(params, state, x, hook=hook)
-    plain, _ = stack.apply(params, state, x)
+    h, _ = jax.jit(functools.partial(stack.apply, hook=hook))(params, state, x)
+    plain, _ = jax.jit(stack.apply)(params, state, x)
     assert seen[0] == (0, (4, 28, 28, 3), (4, 28, 28, 8))
     assert [layer for layer, _, _ in seen] == [0, 1, 2, 3]
     # A channel of zeros stays at the offset, which is zero.
@@ -135,8 +137,8 @@ def test_conv4_equals_pytorch_on_the_same_weights():
     functional = torch.nn.functional
     stack, shape = NETWORKS["conv4_28"]
     x = np.random.default_rng(0).normal(size=(5, *shape)).astype(np.float32)
-    params, state = stack.init(KEY, x)
-    ours, _ = stack.apply(params, state, x)
+    params, state = jax.jit(stack.init)(KEY, x)
+    ours, _ = jax.jit(stack.apply)(params, state, x)
     h = torch.from_numpy(x).permute(0, 3, 1, 2)
     for layer in params:
         kernel = torch.from_numpy(np.array(layer["kernel"])).permute(3, 2, 0, 1)

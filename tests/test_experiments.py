@@ -7,7 +7,7 @@ import jax
 import matplotlib.image
 import numpy as np
 import pytest
-from conftest import make_task
+from conftest import init, make_task
 
 from experiments import benchmark
 from experiments.compare import compare
@@ -84,19 +84,21 @@ def test_both_sides_of_the_benchmark_do_the_same_work(name):
         make_task(s, case.ways, case.shots, case.queries, case.image_shape)
         for s in range(2)
     ]
-    variables = learner.init(jax.random.key(0), tasks[0].support.x)
+    variables = init(learner, jax.random.key(0), tasks[0].support.x)
     variables = variables.replace(
         params=jax.tree.map(
             lambda p: p + 0.01 * rng.normal(size=p.shape), variables.params
         )
     )
 
-    def loss(params):
+    @jax.jit
+    @jax.value_and_grad
+    def value_and_gradient(params, task):
         changed = variables.replace(params=params)
-        each = [learner.loss(changed, t, jax.random.key(1), 0, True)[0] for t in tasks]
-        return sum(each) / 2
+        return learner.loss(changed, task, jax.random.key(1), 0, True)[0]
 
-    ours, gradient = jax.jit(jax.value_and_grad(loss))(variables.params)
+    each = [value_and_gradient(variables.params, task) for task in tasks]
+    ours, gradient = jax.tree.map(lambda a, b: (a + b) / 2, *each)
     layers = to_torch(torch, variables.params["model"])
     x = np.stack([np.concatenate([t.support.x, t.query.x]) for t in tasks])
     x = torch.from_numpy(np.moveaxis(x, -1, 2) if x.ndim == 5 else x).contiguous()

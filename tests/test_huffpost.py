@@ -7,19 +7,12 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
+from raw_files import prepare
 
 from mlti_jax import data
 from mlti_jax.data import prepared
 from mlti_jax.data.builders import huffpost
 from mlti_jax.errors import InputError
-
-
-def prepare(raw, data_dir):
-    builder = prepared.builder("huffpost", data_dir)
-    config = tfds.download.DownloadConfig(manual_dir=raw)
-    builder.download_and_prepare(download_config=config)
-    return builder
 
 
 def small_records(field="raw"):
@@ -44,13 +37,13 @@ def write(folder, lines):
 def small(tmp_path_factory):
     raw = write(tmp_path_factory.mktemp("raw"), small_records())
     data_dir = tmp_path_factory.mktemp("data")
-    prepare(raw, data_dir)
+    prepare("huffpost", raw, data_dir)
     return data_dir
 
 
 def test_real_release(raw_dir, tmp_path):
     raw = raw_dir / "huffpost"
-    builder = prepare(raw, tmp_path)
+    builder = prepare("huffpost", raw, tmp_path)
     lines = (raw / "huffpost.json").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert len(records) == 36_900
@@ -181,7 +174,7 @@ def test_bad_options(small, options, message):
 def test_bad_lines(tmp_path, line, message):
     raw = write(tmp_path / "raw", [*small_records(), line])
     with pytest.raises(InputError, match=message) as error:
-        prepare(raw, tmp_path / "data")
+        prepare("huffpost", raw, tmp_path / "data")
     assert f"line 124 of {raw / 'huffpost.json'}" in str(error.value)
 
 
@@ -202,14 +195,15 @@ def test_missing_classes(tmp_path):
 def test_classes_may_differ_in_size_and_titles_be_empty(tmp_path):
     records = [*small_records(), {"raw": "", "label": 0}]
     raw = write(tmp_path / "raw", records)
-    prepare(raw, tmp_path / "data")
+    prepare("huffpost", raw, tmp_path / "data")
     splits = data.load("huffpost", data_dir=tmp_path / "data", vocabulary=5)
     assert splits.train.count[0] == 4
     assert not splits.train.x[3].any()
 
 
 def test_missing_file_and_missing_data(tmp_path):
+    (tmp_path / "another.file").touch()
     with pytest.raises(InputError, match=r"has no huffpost.json. .*Distributional"):
-        prepare(tmp_path, tmp_path / "data")
+        prepare("huffpost", tmp_path, tmp_path / "data")
     with pytest.raises(InputError, match="huffpost is not prepared in .* Then run:"):
         data.load("huffpost", data_dir=tmp_path / "data")

@@ -12,14 +12,19 @@ from mlti_jax.errors import InputError
 from mlti_jax.types import Batch
 
 KEY = jax.random.key(0)
+# As one program each; `test_jit_vmap_and_grad` compares these with eager ones.
+label_sharing = jax.jit(itp.label_sharing, static_argnums=4)
+non_label_sharing = jax.jit(itp.non_label_sharing, static_argnums=4)
+cutmix = jax.jit(itp.cutmix)
 
 
 def partner_rows(mixed, x_i, x_j, lam):
     """Solves lam x_i + (1 - lam) x_j[k'] = mixed for k', by looking at every row."""
+    mixed, x_i, x_j = map(np.asarray, (mixed, x_i, x_j))
     rows = []
     for k in range(len(mixed)):
-        wanted = (np.asarray(mixed[k]) - lam * np.asarray(x_i[k])) / (1 - lam)
-        errors = [np.abs(wanted - np.asarray(x)).max() for x in x_j]
+        wanted = (mixed[k] - lam * x_i[k]) / (1 - lam)
+        errors = [np.abs(wanted - x).max() for x in x_j]
         rows.append(int(np.argmin(errors)))
         assert min(errors) < 1e-4
     return rows
@@ -31,7 +36,7 @@ def partner_rows(mixed, x_i, x_j, lam):
 @pytest.mark.parametrize("lam", [0.3, 0.9])
 def test_label_sharing_is_equation_5_with_a_random_pairing(lam):
     task_i, task_j = make_task(1), make_task(2)
-    mixed = itp.label_sharing(KEY, task_i, task_j, lam)
+    mixed = label_sharing(KEY, task_i, task_j, lam)
     for part in ("support", "query"):
         new, old, other = (getattr(t, part) for t in (mixed, task_i, task_j))
         rows = partner_rows(new.x, old.x, other.x, lam)
@@ -44,7 +49,7 @@ def test_label_sharing_is_equation_5_with_a_random_pairing(lam):
 
 def test_label_sharing_really_mixes_labels():
     # Both tasks list their samples by class, so a fixed pairing would mix none.
-    mixed = itp.label_sharing(KEY, make_task(1), make_task(2), 0.6)
+    mixed = label_sharing(KEY, make_task(1), make_task(2), 0.6)
     assert (np.asarray(mixed.query.y).max(axis=1) < 0.99).sum() >= 4
 
 
@@ -52,7 +57,7 @@ def test_label_sharing_pairs_differ_between_keys_and_sets():
     task_i, task_j = make_task(1, shots=4), make_task(2, shots=4)
     pairings = set()
     for seed in range(4):
-        mixed = itp.label_sharing(jax.random.key(seed), task_i, task_j, 0.5)
+        mixed = label_sharing(jax.random.key(seed), task_i, task_j, 0.5)
         for part in ("support", "query"):
             new, old, other = (getattr(t, part) for t in (mixed, task_i, task_j))
             pairings.add(tuple(partner_rows(new.x, old.x, other.x, 0.5)))
@@ -67,7 +72,7 @@ def test_regression_targets_are_mixed_like_features():
         )
         for s, v in ((1, 1.0), (2, 3.0))
     )
-    mixed = itp.label_sharing(KEY, task_i, task_j, 0.25)
+    mixed = label_sharing(KEY, task_i, task_j, 0.25)
     np.testing.assert_allclose(mixed.support.x, 2.5)
     np.testing.assert_allclose(mixed.query.y, 2.5)
 
@@ -84,7 +89,7 @@ def test_non_label_sharing_is_equation_6(shuffled):
         task_j = task_j.replace(
             support=jax.tree.map(lambda leaf: leaf[order], task_j.support)
         )
-    mixed = itp.non_label_sharing(KEY, task_i, task_j, lam)
+    mixed = non_label_sharing(KEY, task_i, task_j, lam)
     class_pairs = {}
     for part in ("support", "query"):
         new, old, other = (getattr(t, part) for t in (mixed, task_i, task_j))
@@ -127,9 +132,7 @@ def test_padding_is_never_a_partner():
 
 def test_intra_pairs_do_not_mix_a_sample_with_itself_only():
     task = make_task(3, shots=5)
-    mixed = [
-        itp.non_label_sharing(jax.random.key(s), task, task, 0.5) for s in range(5)
-    ]
+    mixed = [non_label_sharing(jax.random.key(s), task, task, 0.5) for s in range(5)]
     changed = np.mean(
         [np.abs(np.asarray(m.support.x - task.support.x)).max(1) > 1e-6 for m in mixed]
     )
@@ -159,7 +162,7 @@ def test_query_only_is_equation_5_inside_the_query_set():
 def test_cutmix_pastes_one_box_and_weighs_by_its_real_area(seed):
     key = jax.random.key(seed)
     lam = 0.3 + 0.1 * seed
-    coefficient, weight = itp.cutmix(key, lam, jnp.zeros((1, 12, 20, 3)))
+    coefficient, weight = cutmix(key, lam, jnp.zeros((1, 12, 20, 3)))
     mask = np.asarray(coefficient)[:, :, 0]
     assert set(np.unique(mask)) <= {0.0, 1.0}
     rows, columns = np.where((mask == 0).any(1))[0], np.where((mask == 0).any(0))[0]
@@ -176,7 +179,7 @@ def test_cutmix_pastes_one_box_and_weighs_by_its_real_area(seed):
 
 def test_cutmix_label_weight_is_not_lambda_at_the_border():
     weights = [
-        float(itp.cutmix(jax.random.key(s), 0.2, jnp.zeros((1, 8, 8, 1)))[1])
+        float(cutmix(jax.random.key(s), 0.2, jnp.zeros((1, 8, 8, 1)))[1])
         for s in range(30)
     ]
     # The whole box has 7 x 7 pixels; where it is cut off, more than 15 / 64 is kept.
@@ -186,7 +189,7 @@ def test_cutmix_label_weight_is_not_lambda_at_the_border():
 
 def test_cutmix_centres_reach_the_whole_image():
     masks = [
-        np.asarray(itp.cutmix(jax.random.key(s), 0.75, jnp.zeros((1, 6, 6, 1)))[0])
+        np.asarray(cutmix(jax.random.key(s), 0.75, jnp.zeros((1, 6, 6, 1)))[0])
         for s in range(200)
     ]
     assert (np.mean(masks, axis=0) < 1).all()
@@ -196,7 +199,7 @@ def test_cutmix_uses_one_box_for_both_sets_and_moves_pixels():
     ones = make_task(1, shape=(8, 8, 1))
     task_i = jax.tree.map(jnp.zeros_like, ones)
     task_j = jax.tree.map(jnp.ones_like, ones)
-    mixed = itp.label_sharing(KEY, task_i, task_j, 0.5, itp.cutmix)
+    mixed = label_sharing(KEY, task_i, task_j, 0.5, itp.cutmix)
     boxes = np.concatenate([mixed.support.x, mixed.query.x])
     assert (boxes == boxes[0]).all()
     share_j = boxes[0].mean()
@@ -210,7 +213,7 @@ def test_cutmix_refuses_vectors():
 
 def test_one_means_task_i_unchanged():
     task_i, task_j = make_task(1, shape=(6, 6, 1)), make_task(2, shape=(6, 6, 1))
-    for form in (itp.label_sharing, itp.non_label_sharing):
+    for form in (label_sharing, non_label_sharing):
         for method in (itp.mixup, itp.cutmix):
             mixed = form(KEY, task_i, task_j, 1.0, method)
             jax.tree.map(np.testing.assert_array_equal, mixed, task_i)
@@ -322,7 +325,7 @@ def test_pytrees_are_mixed_leaf_by_leaf():
             query=t.query.replace(x={"a": t.query.x, "b": t.query.x[:, :2]}),
         )
 
-    mixed = itp.label_sharing(KEY, double(task_i), double(task_j), 0.2)
+    mixed = label_sharing(KEY, double(task_i), double(task_j), 0.2)
     np.testing.assert_array_equal(mixed.query.x["a"][:, :2], mixed.query.x["b"])
 
 

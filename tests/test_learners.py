@@ -1,13 +1,14 @@
 """Learners against finite differences, NumPy and PyTorch."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import make_task, stack_tasks, take
+from conftest import init, make_task, stack_tasks, take, task_loss
 from jax.flatten_util import ravel_pytree
 
 from mlti_jax import backbones, learners
@@ -18,11 +19,13 @@ from mlti_jax.types import Batch
 KEY = jax.random.key(0)
 
 
+@functools.cache
 def small_maml(**options):
     options = {"inner_learning_rate": 0.1, "steps": 3, **options}
     return learners.maml(backbones.mlp((6, 7)), 3, **options)
 
 
+@functools.cache
 def make_learners():
     conv = backbones.conv4(4)
     return {
@@ -31,6 +34,11 @@ def make_learners():
         "protonet_mlp": (learners.protonet(backbones.mlp((6, 7)), 3), (5,)),
         "protonet_conv": (learners.protonet(conv, 3), (16, 16, 1)),
     }
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def embed(learner, variables, task, key, layer, train):
+    return learner.embed(variables, task, key, layer, train)
 
 
 # ----------------------------------------------------------------- the inner loop
@@ -56,25 +64,25 @@ def test_first_order_takes_inner_gradients_as_constants():
     np.testing.assert_allclose(jax.grad(result)(2.0, False), 1.0, rtol=1e-6)
 
 
+@functools.cache
+def value_and_gradient(learner):
+    task = make_task(1)
+    variables = init(learner, KEY, task.support.x)
+
+    def loss(params):
+        changed = variables.replace(params=params)
+        return learner.loss(changed, task, KEY, 0, True)[0]
+
+    return jax.jit(jax.value_and_grad(loss))(variables.params)
+
+
 @pytest.mark.parametrize(
     "options", [{"remat": True}, {"unroll": False}, {"remat": True, "unroll": False}]
 )
 def test_remat_and_unroll_change_no_result(options):
-    learner = small_maml()
-    task = make_task(1)
-    variables = learner.init(KEY, task.support.x)
-
-    def value(learner):
-        def loss(params):
-            changed = variables.replace(params=params)
-            return learner.loss(changed, task, KEY, 0, True)[0]
-
-        return jax.jit(jax.value_and_grad(loss))(variables.params)
-
-    plain = value(learner)
-    chex.assert_trees_all_close(
-        value(dataclasses.replace(learner, **options)), plain, rtol=1e-4, atol=1e-6
-    )
+    plain = value_and_gradient(small_maml())
+    changed = value_and_gradient(dataclasses.replace(small_maml(), **options))
+    chex.assert_trees_all_close(changed, plain, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("layer", [0, 1])
@@ -83,18 +91,18 @@ def test_maml_meta_gradient_equals_finite_differences(steps, layer):
     with jax.enable_x64(True):
         learner = small_maml(steps=steps)
         task = jax.tree.map(lambda a: a.astype(np.float64), make_task(1))
-        variables = learner.init(KEY, task.support.x)
+        variables = init(learner, KEY, task.support.x)
         variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), variables)
         if layer:
-            task, _ = learner.embed(variables, task, KEY, layer, True)
+            task, _ = embed(learner, variables, task, KEY, layer, True)
         flat, unravel = ravel_pytree(variables.params)
 
         @jax.jit
         def loss(flat):
             changed = variables.replace(params=unravel(flat))
-            return learner.loss(changed, task, KEY, layer, True)[0]
+            return task_loss(learner, changed, task, KEY, layer, True)[0]
 
-        gradient = jax.grad(loss)(flat)
+        gradient = jax.jit(jax.grad(loss))(flat)
         rng = np.random.default_rng(0)
         for _ in range(8):
             direction = rng.normal(size=flat.shape)
@@ -149,13 +157,13 @@ def test_maml_equals_pytorch_on_the_same_weights():
     torch = pytest.importorskip("torch")
     learner = small_maml(steps=4)
     task = make_task(3)
-    variables = learner.init(KEY, task.support.x)
+    variables = init(learner, KEY, task.support.x)
 
     def loss(model):
         changed = variables.replace(params={"model": model, "rule": ()})
-        return learner.loss(changed, task, KEY, 0, True)[0]
+        return task_loss(learner, changed, task, KEY, 0, True)[0]
 
-    ours, gradient = jax.value_and_grad(loss)(variables.params["model"])
+    ours, gradient = jax.jit(jax.value_and_grad(loss))(variables.params["model"])
     theirs, their_gradient = torch_maml_loss(
         torch, variables.params["model"], task, 0.1, 4, first_adapted=1
     )
@@ -166,8 +174,8 @@ def test_maml_equals_pytorch_on_the_same_weights():
 def test_adapted_layers_change_and_no_others():
     learner = small_maml()
     task = make_task(1)
-    variables = learner.init(KEY, task.support.x)
-    phi = learner.adapt(variables, task.support, KEY)
+    variables = init(learner, KEY, task.support.x)
+    phi = jax.jit(learner.adapt)(variables, task.support, KEY)
     theta = variables.params["model"]
     assert learner.adapted_layers == (1, 2)
     chex.assert_trees_all_equal(phi[0], theta[0])
@@ -182,19 +190,23 @@ def test_number_of_steps_in_training_and_at_test():
     task = make_task(1)
     learner = small_maml(steps=1, eval_steps=3)
     other = small_maml(steps=3)
-    variables = learner.init(KEY, task.support.x)
-    same = learner.loss(variables, task, KEY, 0, False)[0]
-    chex.assert_trees_all_close(same, other.loss(variables, task, KEY, 0, True)[0])
-    assert abs(float(learner.loss(variables, task, KEY, 0, True)[0] - same)) > 1e-5
+    variables = init(learner, KEY, task.support.x)
+    same = task_loss(learner, variables, task, KEY, 0, False)[0]
+    chex.assert_trees_all_close(
+        same, task_loss(other, variables, task, KEY, 0, True)[0]
+    )
+    assert (
+        abs(float(task_loss(learner, variables, task, KEY, 0, True)[0] - same)) > 1e-5
+    )
 
 
 def test_loss_before_is_that_of_the_unadapted_network():
     learner = small_maml()
     task = make_task(1)
-    variables = learner.init(KEY, task.support.x)
-    aux = learner.loss(variables, task, KEY, 0, True)[1]
+    variables = init(learner, KEY, task.support.x)
+    aux = task_loss(learner, variables, task, KEY, 0, True)[1]
     none = dataclasses.replace(learner, steps=0)
-    loss, unadapted = none.loss(variables, task, KEY, 0, True)
+    loss, unadapted = task_loss(none, variables, task, KEY, 0, True)
     np.testing.assert_allclose(aux.loss_before, loss, rtol=1e-6)
     np.testing.assert_allclose(aux.outputs_before, unadapted.outputs, rtol=1e-5)
     assert not np.allclose(aux.outputs, aux.outputs_before)
@@ -212,8 +224,8 @@ def test_wrong_adapted_layers(layers):
 def test_protonet_logits_equal_a_numpy_version():
     learner = learners.protonet(backbones.mlp((6, 7)), 3)
     task = make_task(1)
-    variables = learner.init(KEY, task.support.x)
-    loss, aux = learner.loss(variables, task, KEY, 0, True)
+    variables = init(learner, KEY, task.support.x)
+    loss, aux = task_loss(learner, variables, task, KEY, 0, True)
 
     x = np.concatenate([task.support.x, task.query.x]).astype(np.float64)
     for layer in variables.params["model"]:  # support and query are one batch
@@ -242,11 +254,12 @@ def test_prototypes_leave_padding_out():
 def test_order_of_support_samples_does_not_matter():
     learner = learners.protonet(backbones.mlp((6, 7)), 3)
     task = make_task(1)
-    variables = learner.init(KEY, task.support.x)
+    variables = init(learner, KEY, task.support.x)
     order = np.random.default_rng(0).permutation(6)
     shuffled = jax.tree.map(lambda leaf: leaf[order], task.support)
-    a = learner.predict(variables, task.support, task.query.x, KEY)
-    b = learner.predict(variables, shuffled, task.query.x, KEY)
+    predict = jax.jit(learner.predict)
+    a = predict(variables, task.support, task.query.x, KEY)
+    b = predict(variables, shuffled, task.query.x, KEY)
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -271,7 +284,7 @@ class TestEveryLearner:
     def setup(self, name):
         learner, shape = make_learners()[name]
         tasks = stack_tasks([make_task(s, shape=shape) for s in range(3)])
-        return learner, tasks, learner.init(KEY, tasks.support.x[0])
+        return learner, tasks, init(learner, KEY, tasks.support.x[0])
 
     def test_vmap_equals_a_loop_and_jit_changes_nothing(self, name):
         learner, tasks, variables = self.setup(name)
@@ -292,7 +305,7 @@ class TestEveryLearner:
 
         def loss(params):
             changed = variables.replace(params=params)
-            one = lambda t: learner.loss(changed, t, KEY, 0, True)[0]  # noqa: E731
+            one = lambda t: task_loss(learner, changed, t, KEY, 0, True)[0]  # noqa: E731
             return jax.vmap(one)(tasks).mean()
 
         for path, leaf in jax.tree_util.tree_leaves_with_path(
@@ -308,19 +321,19 @@ class TestEveryLearner:
     def test_predict_equals_the_outputs_of_loss(self, name):
         learner, tasks, variables = self.setup(name)
         task = take(tasks, 0)
-        aux = learner.loss(variables, task, KEY, 0, False)[1]
-        outputs = learner.predict(variables, task.support, task.query.x, KEY)
+        aux = task_loss(learner, variables, task, KEY, 0, False)[1]
+        outputs = jax.jit(learner.predict)(variables, task.support, task.query.x, KEY)
         np.testing.assert_allclose(outputs, aux.outputs, rtol=1e-3, atol=1e-3)
 
     def test_embed_then_loss_is_loss(self, name):
         learner, tasks, variables = self.setup(name)
         task = take(tasks, 0)
         layer = learner.deepest_mixing_layer
-        hidden, state = learner.embed(variables, task, KEY, layer, True)
-        loss, aux = learner.loss(
-            variables.replace(state=state), hidden, KEY, layer, True
+        hidden, state = embed(learner, variables, task, KEY, layer, True)
+        loss, aux = task_loss(
+            learner, variables.replace(state=state), hidden, KEY, layer, True
         )
-        whole, whole_aux = learner.loss(variables, task, KEY, 0, True)
+        whole, whole_aux = task_loss(learner, variables, task, KEY, 0, True)
         np.testing.assert_allclose(loss, whole, rtol=1e-3)
         chex.assert_trees_all_close(aux.state, whole_aux.state, rtol=1e-3, atol=1e-4)
 
@@ -330,8 +343,8 @@ class TestEveryLearner:
         both = [
             dataclasses.replace(learner, norm=norm) for norm in ("batch", "running")
         ]
-        train = [float(m.loss(variables, task, KEY, 0, True)[0]) for m in both]
-        test = [float(m.loss(variables, task, KEY, 0, False)[0]) for m in both]
+        train = [float(task_loss(m, variables, task, KEY, 0, True)[0]) for m in both]
+        test = [float(task_loss(m, variables, task, KEY, 0, False)[0]) for m in both]
         assert train[0] == train[1]
         assert abs(test[0] - test[1]) > 1e-6
 
@@ -344,9 +357,9 @@ class TestEveryLearner:
             y=jnp.concatenate([task.query.y, task.query.y[:2]]),
             weight=jnp.array([1.0] * size + [0.0] * 2),
         )
-        loss, aux = learner.loss(variables, task, KEY, 0, False)
-        other, other_aux = learner.loss(
-            variables, task.replace(query=padded), KEY, 0, False
+        loss, aux = task_loss(learner, variables, task, KEY, 0, False)
+        other, other_aux = task_loss(
+            learner, variables, task.replace(query=padded), KEY, 0, False
         )
         np.testing.assert_allclose(other, loss, rtol=1e-3)
         np.testing.assert_allclose(other_aux.metric, aux.metric, rtol=1e-5)
@@ -367,8 +380,8 @@ def test_regression_with_the_same_code():
     x = jnp.asarray(rng.normal(size=(12, 3)), jnp.float32)
     batch = Batch(x, x.sum(1, keepdims=True))
     task = make_task(1).replace(support=batch, query=batch)
-    variables = learner.init(KEY, x)
-    loss, aux = learner.loss(variables, task, KEY, 0, True)
+    variables = init(learner, KEY, x)
+    loss, aux = task_loss(learner, variables, task, KEY, 0, True)
     by_hand = np.mean((np.asarray(aux.outputs) - np.asarray(batch.y)) ** 2)
     np.testing.assert_allclose(loss, by_hand, rtol=1e-5)
     assert loss < aux.loss_before

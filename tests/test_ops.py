@@ -109,7 +109,7 @@ def test_conv2d_inside_scan_and_without_jit():
         return h.sum()
 
     scanned = jax.grad(lambda h: lax.scan(body, h, None, length=3)[0].sum())
-    assert_close(scanned(x), jax.grad(plain)(x))
+    assert_close(scanned(x), jax.jit(jax.grad(plain))(x))
 
 
 def test_no_grouped_convolution_where_kernels_differ_by_task():
@@ -142,7 +142,7 @@ def test_max_pool_equals_reduce_window(shape):
     def derivatives(pool):
         gradient = jax.grad(lambda x: jnp.sum(pool(x) ** 3))
         second = jax.grad(lambda x: jnp.sum(gradient(x) ** 2))
-        return pool(x), gradient(x), second(x)
+        return jax.jit(lambda x: (pool(x), gradient(x), second(x)))(x)
 
     def slow(x):  # by a loop, to be differentiated without `reduce_window`
         n, h, w, c = x.shape

@@ -1,11 +1,13 @@
 """Strategies and what `meta_objective` makes of them."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import make_task, stack_tasks, take
+from conftest import init, make_task, stack_tasks, take, task_loss
 
 from mlti_jax import backbones, interpolation, learners, strategies
 from mlti_jax.errors import InputError
@@ -15,9 +17,9 @@ KEY = jax.random.key(0)
 LS = {"form": "label_sharing", "method": "mixup", "layers": (0,)}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def maml():
-    return learners.maml(backbones.mlp((6, 7)), 3)
+    return learners.maml(backbones.mlp((6, 7)), 3, steps=2)
 
 
 @pytest.fixture
@@ -25,14 +27,15 @@ def tasks():
     return stack_tasks([make_task(s) for s in range(4)])
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1, 5, 6))
 def objective(learner, strategy, variables, tasks, key=KEY, layer=0, size=4):
     return meta_objective(learner, strategy, variables, tasks, key, layer, size)
 
 
 def test_vanilla_is_the_mean_over_a_loop_of_tasks(maml, tasks):
-    variables = maml.init(KEY, tasks.support.x[0])
+    variables = init(maml, KEY, tasks.support.x[0])
     loss, aux = objective(maml, strategies.vanilla(), variables, tasks)
-    alone = [maml.loss(variables, take(tasks, i), KEY, 0, True) for i in range(4)]
+    alone = [task_loss(maml, variables, take(tasks, i), KEY, 0, True) for i in range(4)]
     np.testing.assert_allclose(loss, np.mean([a[0] for a in alone]), rtol=1e-5)
     assert aux.metric.shape == (4, 1)
     mean_state = jax.tree.map(lambda *s: np.mean(s, 0), *[a[1].state for a in alone])
@@ -42,14 +45,15 @@ def test_vanilla_is_the_mean_over_a_loop_of_tasks(maml, tasks):
 @pytest.mark.parametrize("layer", [0, 1])
 def test_mlti_equals_a_loop_of_pairs(maml, tasks, layer):
     strategy = strategies.mlti(**{**LS, "layers": (0, 1)}, alpha=0.7)
-    variables = maml.init(KEY, tasks.support.x[0])
+    variables = init(maml, KEY, tasks.support.x[0])
     loss, _ = objective(maml, strategy, variables, tasks, layer=layer)
 
     # The same by hand: features of each task, then pair by pair, with the same keys.
     _, key_embed, key_transform, key_loss = jax.random.split(KEY, 4)
+    embed = jax.jit(maml.embed, static_argnums=(3, 4))
+    mix = jax.jit(interpolation.label_sharing)
     hidden = [
-        maml.embed(variables, take(tasks, i), key_embed, layer, True)[0]
-        for i in range(4)
+        embed(variables, take(tasks, i), key_embed, layer, True)[0] for i in range(4)
     ]
     key_partners, key_tasks = jax.random.split(key_transform)
     partners = interpolation.sample_partners(key_partners, tasks.domain)
@@ -57,10 +61,8 @@ def test_mlti_equals_a_loop_of_pairs(maml, tasks, layer):
     for i, key in enumerate(jax.random.split(key_tasks, 4)):
         key_lambda, key_mix, _ = jax.random.split(key, 3)
         lam = interpolation.sample_lambda(key_lambda, 0.7)
-        mixed = interpolation.label_sharing(
-            key_mix, hidden[i], hidden[int(partners[i])], lam
-        )
-        losses.append(maml.loss(variables, mixed, key_loss, layer, True)[0])
+        mixed = mix(key_mix, hidden[i], hidden[int(partners[i])], lam)
+        losses.append(task_loss(maml, variables, mixed, key_loss, layer, True)[0])
     np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-4)
 
 
@@ -76,8 +78,9 @@ def test_restrictions_reach_the_partners(name, tasks):
         ),
     )
     strategy = strategies.STRATEGIES[name](**LS)
+    transform = jax.jit(lambda key: strategy.transform(None, tasks, key, 0, 4))
     for seed in range(5):
-        mixed = strategy.transform(None, tasks, jax.random.key(seed), 0, 4)
+        mixed = transform(jax.random.key(seed))
         values = np.asarray(mixed.support.x)[:, 0, 0, 0]
         same = np.isclose(values, np.asarray(scale), rtol=1e-5)
         assert same.all() if name == "intra" else not same.any()
@@ -113,11 +116,13 @@ def test_query_only_where_partner_is_the_task_itself(tasks):
     intra = strategies.intra(
         form="non_label_sharing", method="mixup", layers=(0,), intra_sets="query"
     )
-    mixed = intra.transform(None, tasks, KEY, 0, 4)
+    transform = jax.jit(intra.transform, static_argnums=(3, 4))
+    mixed = transform(None, tasks, KEY, 0, 4)
     np.testing.assert_array_equal(mixed.support.x[:, 0], tasks.support.x)
     assert (np.asarray(mixed.query.y).max(-1) < 0.999).any()
     key = jax.random.key(3)
-    mixed = strategy.transform(None, tasks, key, 0, 4)
+    transform = jax.jit(strategy.transform, static_argnums=(3, 4))
+    mixed = transform(None, tasks, key, 0, 4)
     partners = interpolation.sample_partners(jax.random.split(key)[0], tasks.domain)
     for i in range(4):
         unchanged = np.allclose(mixed.support.x[i, 0], tasks.support.x[i])
@@ -130,7 +135,7 @@ def test_a_single_task_gets_a_partner(maml, name, extra):
     assert strategy.extra_tasks(1) == extra
     assert strategy.extra_tasks(4) == 0
     tasks = stack_tasks([make_task(s) for s in range(1 + extra)])
-    variables = maml.init(KEY, tasks.support.x[0])
+    variables = init(maml, KEY, tasks.support.x[0])
     loss, aux = objective(maml, strategy, variables, tasks, size=1)
     assert np.isfinite(loss)
     assert aux.metric.shape == (1, 1)
@@ -160,9 +165,14 @@ def test_chain_adds_penalties_and_keeps_parameters_apart(maml, tasks):
     alone, _ = objective(maml, strategies.mlti(**LS), variables, tasks)
     loss, _ = objective(maml, combined, variables, tasks)
     np.testing.assert_allclose(loss, alone + 7.0, rtol=1e-6)
-    gradient = jax.grad(
-        lambda own: objective(maml, combined, variables.replace(strategy=own), tasks)[0]
-    )(variables.strategy)
+
+    @jax.jit
+    @jax.grad
+    def gradient_of(own):
+        changed = variables.replace(strategy=own)
+        return objective(maml, combined, changed, tasks)[0]
+
+    gradient = gradient_of(variables.strategy)
     assert gradient == ((), {"value": 1.0}, {"value": 1.0})
     evaluated = strategies.eval_variables(combined, variables)
     jax.tree.map(
@@ -190,7 +200,7 @@ def test_versions_of_a_task_and_their_reduction(maml, tasks):
         transform=twice,
         reduce=lambda losses, aux: losses.max(axis=1).mean(),
     )
-    variables = maml.init(KEY, tasks.support.x[0])
+    variables = init(maml, KEY, tasks.support.x[0])
     loss, aux = objective(maml, worst, variables, tasks)
     assert aux.metric.shape == (4, 2)
     mean, _ = objective(maml, worst._replace(reduce=None), variables, tasks)

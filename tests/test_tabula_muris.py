@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse
-import tensorflow_datasets as tfds
+from raw_files import prepare
 
 from mlti_jax import data
 from mlti_jax.data import prepared
@@ -122,13 +122,6 @@ def write_old(path, x, table, genes):
             group[part] = getattr(x, part)
 
 
-def prepare(raw, data_dir):
-    builder = prepared.builder("tabula_muris", data_dir)
-    config = tfds.download.DownloadConfig(manual_dir=raw)
-    builder.download_and_prepare(download_config=config)
-    return builder
-
-
 def expected_cells(counts, table):
     """The preprocessing step by step, dense: scaled values, cells, genes."""
     annotated = ~table[TYPE].astype(str).isin(["nan", "NA"]).to_numpy()
@@ -172,7 +165,7 @@ def expected(counts, table):
 def ready(tmp_path_factory, counts, table):
     raw = write(tmp_path_factory.mktemp("raw"), counts, table)
     data_dir = tmp_path_factory.mktemp("data")
-    prepare(raw, data_dir)
+    prepare("tabula_muris", raw, data_dir)
     return data_dir
 
 
@@ -295,21 +288,23 @@ def test_training_types_are_the_first(ready):
 
 
 def test_missing_file_and_missing_data(tmp_path):
+    (tmp_path / "another.file").touch()
     with pytest.raises(InputError, match=f"has no {FILE}. .*snap-stanford/comet"):
-        prepare(tmp_path, tmp_path / "data")
+        prepare("tabula_muris", tmp_path, tmp_path / "data")
     with pytest.raises(InputError, match="tabula_muris is not prepared in .* Then run"):
         data.load("tabula_muris", data_dir=tmp_path / "data")
 
 
 def test_missing_package(tmp_path, monkeypatch):
+    (tmp_path / "another.file").touch()
     monkeypatch.setitem(sys.modules, "anndata", None)
     with pytest.raises(InputError, match=r"'anndata'; pip install -e '.\[cells\]'"):
-        prepare(tmp_path, tmp_path / "data")
+        prepare("tabula_muris", tmp_path, tmp_path / "data")
 
 
 def refuse(tmp_path, message):
     with pytest.raises(InputError, match=message) as error:
-        prepare(tmp_path, tmp_path / "data")
+        prepare("tabula_muris", tmp_path, tmp_path / "data")
     assert str(tmp_path / FILE) in str(error.value)
 
 

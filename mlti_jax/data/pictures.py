@@ -51,6 +51,7 @@ def _images(pools: dict[str, Pool]) -> plt.Figure:
                     image
                 )
         ax.imshow(canvas)
+        ax.set_anchor("N")
         ax.set_yticks([(i + 0.5) * height for i in range(len(names))], names)
         ax.tick_params(labelsize=6, length=0)
         ax.set_xticks([])
@@ -72,9 +73,13 @@ def _groups(pool: Pool) -> tuple[list[str], list[np.ndarray]]:
             picked = [index[i, c, rng.integers(count[i, c])] for c in classes]
         else:
             picked = index[i, rng.permutation(count[i])[:COLUMNS]]
-        names.append(name if len(name) <= 22 else f"{name[:21]}…")
+        names.append(_short(name))
         rows.append(np.array(picked))
     return names, rows
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 22 else f"{name[:21]}…"
 
 
 def _number(pool: Pool) -> str:
@@ -91,7 +96,9 @@ def _vectors(pools: dict[str, Pool]) -> plt.Figure:
         split: np.count_nonzero(np.asarray(pool.x), axis=1)
         for split, pool in pools.items()
     }
-    bins = np.histogram_bin_edges(np.concatenate(list(nonzero.values())), bins=40)
+    largest = max(values.max() for values in nonzero.values())
+    # As wide as whole numbers, or some bins would hold more of them than others.
+    bins = np.arange(0, largest + 2, max(1, largest // 40)) - 0.5
     ticks, names = [], []
     for split, pool in pools.items():
         colour = COLOURS[split]
@@ -114,7 +121,7 @@ def _vectors(pools: dict[str, Pool]) -> plt.Figure:
     left.set_ylabel("density", fontsize=8)
     right.set_ylabel("samples", fontsize=8)
     small = 7 if len(names) <= 20 else 3.5
-    right.set_xticks(ticks, names, rotation=90, fontsize=small)
+    right.set_xticks(ticks, map(_short, names), rotation=90, fontsize=small)
     left.legend(fontsize=7, frameon=False)
     left.tick_params(labelsize=7)
     right.tick_params(axis="y", labelsize=7)

@@ -278,9 +278,9 @@ def sample_batch(pool: Pool, key: Array, batch_size: int) -> Batch:
     position = sample - (end - pool.count.reshape(-1))[group]
     rows = pool.index.reshape(-1, pool.index.shape[-1])[group, position]
     if isinstance(pool, RegressionPool):
-        return Batch(_inputs(pool.x, rows), pool.y[rows])
+        return Batch(take_inputs(pool.x, rows), pool.y[rows])
     classes = len(pool.classes)
-    return Batch(_inputs(pool.x, rows), jax.nn.one_hot(group % classes, classes))
+    return Batch(take_inputs(pool.x, rows), jax.nn.one_hot(group % classes, classes))
 
 
 def check_episode(pool: Pool, *, ways: int, shots: int, queries: int | None) -> None:
@@ -359,11 +359,11 @@ def _gather(pool: Pool, group: Array, position: Array) -> Batch:
     index = pool.index.reshape(-1, pool.index.shape[-1])
     rows = index[group[:, None], position].reshape(-1)
     if isinstance(pool, RegressionPool):
-        return Batch(_inputs(pool.x, rows), pool.y[rows])
-    return Batch(_inputs(pool.x, rows), jnp.repeat(jnp.eye(ways), number, axis=0))
+        return Batch(take_inputs(pool.x, rows), pool.y[rows])
+    return Batch(take_inputs(pool.x, rows), jnp.repeat(jnp.eye(ways), number, axis=0))
 
 
-def _inputs(x: PyTree, rows: Array) -> PyTree:
+def take_inputs(x: PyTree, rows: Array) -> PyTree:
     """Rows of x as a network takes them; converted after gathering, which is cheap."""
 
     def take(leaf: Array) -> Array:

@@ -79,6 +79,7 @@ class Learner(Protocol):
       joint_statistics: whether support and query are normalised as one batch.
       class_pairs: whether interpolated tasks must keep hard labels, so that Eq. 6
         serves on label-sharing tasks too.
+      shared_layers: how many of the first layers are the same for all tasks.
       deepest_mixing_layer: tasks can be interpolated at the layers from 0 to this one,
         the last whose input is shared by all tasks; never at the output.
       norm: which statistics normalise at test time, one of `NORM_POLICIES`.
@@ -89,6 +90,11 @@ class Learner(Protocol):
     joint_statistics: bool
     class_pairs: bool
     norm: str
+
+    @property
+    def shared_layers(self) -> int:
+        """How many of the first layers are the same for all tasks."""
+        ...
 
     @property
     def deepest_mixing_layer(self) -> int:
@@ -166,6 +172,31 @@ def mode_for(norm: str, train: bool) -> Mode:
     averages.
     """
     return Mode(train=train, batch_statistics=train or norm == "batch")
+
+
+def shared_features(learner: Learner, variables: Variables, x: PyTree) -> PyTree:
+    """What the shared layers make of samples at test time, one by one.
+
+    Needs the batch-norm policy `running`: with the statistics of the set at hand a
+    sample's features depend on the task that it is in.
+
+    Args:
+      learner: whose layers.
+      variables: of the learner.
+      x: samples, every leaf `[N, ...]`.
+
+    Returns:
+      Their representation at layer `learner.shared_layers`.
+    """
+    h, _ = learner.stack.apply(
+        variables.params["model"],
+        variables.state,
+        x,
+        0,
+        learner.shared_layers,
+        mode=mode_for(learner.norm, train=False),
+    )
+    return h
 
 
 def concatenate(a: PyTree, b: PyTree) -> PyTree:

@@ -129,9 +129,14 @@ class GradientLearner:
         check_norm(self.norm)
 
     @property
-    def deepest_mixing_layer(self) -> int:
-        """`L^s`, the first adapted layer: its input is still shared by all tasks."""
+    def shared_layers(self) -> int:
+        """`L^s`: the layers before the first adapted one."""
         return self.adapted_layers[0]
+
+    @property
+    def deepest_mixing_layer(self) -> int:
+        """The first adapted layer: its input is still shared by all tasks."""
+        return self.shared_layers
 
     def init(self, key: Array, x: PyTree) -> Variables:
         """Initialises on an input `x`, every leaf `[N, ...]`."""

@@ -66,9 +66,14 @@ class ProtoNet:
         check_norm(self.norm)
 
     @property
+    def shared_layers(self) -> int:
+        """`L^s = L`: all of them."""
+        return len(self.stack)
+
+    @property
     def deepest_mixing_layer(self) -> int:
-        """All layers are shared (`L^s = L`); the input of the last is the deepest."""
-        return len(self.stack) - 1
+        """The last layer: its output is compared, and never interpolated."""
+        return self.shared_layers - 1
 
     def init(self, key: Array, x: PyTree) -> Variables:
         """Initialises on an input `x`, every leaf `[N, ...]`."""

@@ -12,10 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlti_jax.data import Pool, sample_task
+from mlti_jax.data.pools import take_inputs
 from mlti_jax.learners import Learner, Variables
+from mlti_jax.learners.base import shared_features
 from mlti_jax.strategies import Strategy, eval_variables
 from mlti_jax.training.step import Episode
-from mlti_jax.types import Array
+from mlti_jax.types import Array, PyTree
+
+SAMPLES_PER_PASS = 256  # whose features are computed at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +29,9 @@ class Evaluator:
     Task i is drawn from `fold_in(key, i)`: it depends neither on the method that is
     evaluated nor on how the tasks are divided into passes, so that methods can be
     compared task by task.
+
+    Where batch-norm uses running averages, what the shared layers make of a sample is
+    the same in every task: it is then computed once for each sample of the pool.
 
     Attributes:
       learner, strategy: what is evaluated.
@@ -37,18 +44,46 @@ class Evaluator:
     episode: Episode
     tasks_per_pass: int = 8
 
-    @partial(jax.jit, static_argnums=0)
+    @partial(jax.jit, static_argnums=(0, 5))
     def _one_pass(
-        self, variables: Variables, pool: Pool, key: Array, tasks: Array
+        self, variables: Variables, pool: Pool, key: Array, tasks: Array, layer: int
     ) -> Array:
         variables = eval_variables(self.strategy, variables)
 
         def one_task(index: Array) -> Array:
             key_task, key_noise = jax.random.split(jax.random.fold_in(key, index))
             task = sample_task(pool, key_task, **self.episode._asdict())
-            return self.learner.loss(variables, task, key_noise, 0, False)[1].metric
+            loss = self.learner.loss(variables, task, key_noise, layer, False)
+            return loss[1].metric
 
         return jax.vmap(one_task)(tasks)
+
+    @partial(jax.jit, static_argnums=0)
+    def _features(self, variables: Variables, x: PyTree, rows: Array) -> PyTree:
+        variables = eval_variables(self.strategy, variables)
+        return shared_features(self.learner, variables, take_inputs(x, rows))
+
+    def _with_features(self, variables: Variables, pool: Pool) -> Pool:
+        """The pool with the shared layers' features in the place of the samples."""
+        size = jax.tree.leaves(pool.x)[0].shape[0]
+        parts = []
+        for start in range(0, size, SAMPLES_PER_PASS):
+            # The last pass begins early, rather than be of another size.
+            first = max(0, min(start, size - SAMPLES_PER_PASS))
+            rows = jnp.arange(min(size, SAMPLES_PER_PASS)) + first
+            features = self._features(variables, pool.x, rows)
+            parts.append(jax.tree.map(lambda h, s=start - first: h[s:], features))
+        return pool.replace(x=jax.tree.map(lambda *h: jnp.concatenate(h), *parts))
+
+    def _features_pay(self, pool: Pool, num_tasks: int) -> bool:
+        """Whether the pool has fewer samples than the tasks have in all."""
+        if self.learner.norm != "running" or not self.learner.shared_layers:
+            return False
+        ways, shots, queries = self.episode
+        if queries is None:
+            queries = pool.index.shape[-1] - shots
+        size = jax.tree.leaves(pool.x)[0].shape[0]
+        return size < num_tasks * ways * (shots + queries)
 
     def __call__(
         self,
@@ -67,10 +102,14 @@ class Evaluator:
           num_tasks: how many tasks.
           on_pass: told of how many tasks were done, after each pass.
         """
+        layer = 0
+        if self._features_pay(pool, num_tasks):
+            pool = self._with_features(variables, pool)
+            layer = self.learner.shared_layers
         metrics = []
         for start in range(0, num_tasks, self.tasks_per_pass):
             tasks = jnp.arange(self.tasks_per_pass) + start
-            metric = np.asarray(self._one_pass(variables, pool, key, tasks))
+            metric = np.asarray(self._one_pass(variables, pool, key, tasks, layer))
             metrics.append(metric[: num_tasks - start])
             on_pass(len(metrics[-1]))
         return np.concatenate(metrics)

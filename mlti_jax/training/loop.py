@@ -317,8 +317,9 @@ def format_interval(result: dict, mean: float, ci95: float, sign: str = "") -> s
 def summary(result: dict) -> str:
     """A result as one line for people."""
     value = format_interval(result, result["mean"], result["ci95"])
+    source = f" ({result['source']})" if result["source"] else ""
     return (
-        f"{result['dataset']} {result['ways']}-way {result['shots']}-shot, "
+        f"{result['dataset']}{source} {result['ways']}-way {result['shots']}-shot, "
         f"{result['learner']} {result['strategy']}, seed {result['seed']}: test "
         f"{result['metric']} {value} over {result['num_tasks']} tasks "
         f"({result['checkpoint']} checkpoint, step {result['step']} of "

@@ -8,6 +8,7 @@ Records are whole arrays, so that nothing is decoded again when they are read.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,13 +18,12 @@ import tensorflow_datasets as tfds
 
 Example = dict[str, Any]
 
-# TFDS orders by key and spreads the keys below 2^128 over files that it can sort in
-# memory: consecutive numbers would all go into one file.
-_KEY_SHIFT = 108
 
-
-class DatasetBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     """A dataset that is read from files which the user has downloaded.
+
+    Written shard by shard, one a split: TFDS's generator-based builders sort examples,
+    and need TensorFlow for that where a split has more than 1 GB.
 
     A subclass names its features and reads the raw files. Its examples come sorted by
     class, or by domain and then class, in the order of the feature's names, which is
@@ -80,16 +80,17 @@ class DatasetBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         skipped = self.info.metadata["skipped"]
         skipped[reason] = skipped.get(reason, 0) + 1
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
+    def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, list[Callable]]:
         raw = pathlib.Path(dl_manager.manual_dir)
         return {
-            split: self._generate_examples(split, examples)
+            split: [functools.partial(self._numbered, split, examples)]
             for split, examples in self.read_raw(raw).items()
         }
 
-    def _generate_examples(
+    def _numbered(
         self, split: str, examples: Iterable[Example]
     ) -> Iterator[tuple[int, Example]]:
+        """Checks the order of the examples, counts them, and shows progress."""
         features = self.info.features
         counts: dict[str, Any] = {}
         last: tuple[int, ...] = ()
@@ -108,7 +109,10 @@ class DatasetBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             for name in outer:
                 level = level.setdefault(name, {})
             level[inner] = level.get(inner, 0) + 1
-            yield number << _KEY_SHIFT, example
+            written = dict(example)
+            yield number, written
+            # TFDS holds on to each example until all are written, to count them.
+            written.clear()
             if self.on_example is not None:
                 self.on_example(split)
         self.info.metadata["counts"][split] = counts

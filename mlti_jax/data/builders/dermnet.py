@@ -250,6 +250,7 @@ OTHER_NAMES = {
 class Dermnet(base.DatasetBuilder):
     """The builder; records are grouped by class."""
 
+    EXAMPLES = 20_000
     INSTRUCTIONS = (
         "Put the pictures of the Dermnet Skin Disease Atlas (dermnet.com) into a folder"
         " DIR, in sub-folders of any depth. A picture's class is the name of its"

@@ -70,6 +70,7 @@ RELEASE = "the split of Ravi and Larochelle (2017), not the older one of Vinyals
 class MiniImagenet(base.DatasetBuilder):
     """The builder; records are grouped by class."""
 
+    EXAMPLES = 60_000
     INSTRUCTIONS = (
         "Put into a folder DIR either train.csv, val.csv and test.csv of Ravi and"
         " Larochelle's split (the repository 'twitter-research/meta-learning-lstm', in"

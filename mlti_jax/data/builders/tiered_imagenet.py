@@ -43,6 +43,7 @@ RELEASE = "tiered-imagenet.tar of Ren et al. (2018)"
 class TieredImagenet(base.DatasetBuilder):
     """The builder; records are grouped by class."""
 
+    EXAMPLES = 779_165
     INSTRUCTIONS = (
         "Download tiered-imagenet.tar, which the page of the repository"
         " 'renmengye/few-shot-ssl-public' links to, and unpack it into a folder DIR, so"

@@ -1,0 +1,72 @@
+"""What the tests of the builders share: small pictures and files, and checks."""
+
+from __future__ import annotations
+
+import collections
+import io
+import os
+import pathlib
+import pickle
+import shutil
+
+import jax
+import numpy as np
+from PIL import Image
+
+from mlti_jax import data
+from mlti_jax.data import prepared
+from mlti_jax.data.prepare import prepare
+
+__all__ = ["prepare"]
+
+
+def noise(rng, number: int) -> np.ndarray:
+    """Pictures of large random squares, uint8 `[number, 84, 84, 3]`."""
+    small = rng.integers(0, 256, (number, 4, 4, 3), np.uint8)
+    return small.repeat(21, axis=1).repeat(21, axis=2)
+
+
+def png(image: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def dump(content, path: pathlib.Path, protocol: int = 4) -> None:
+    with path.open("wb") as file:
+        pickle.dump(content, file, protocol)
+
+
+def read(name: str, folder: pathlib.Path, data_dir: pathlib.Path) -> None:
+    """Reads everything and writes nothing, which is faster than to prepare."""
+    for examples in prepared.builder(name, data_dir).read_raw(folder).values():
+        collections.deque(examples, maxlen=0)
+
+
+def altered(folder: pathlib.Path, copy: pathlib.Path) -> pathlib.Path:
+    """A folder with links to the same files, to be replaced one by one."""
+    shutil.copytree(folder, copy, copy_function=os.symlink)
+    return copy
+
+
+def replace(path: pathlib.Path, content: bytes) -> None:
+    path.unlink()
+    path.write_bytes(content)
+
+
+def check_pool(pool, classes, expected: dict[str, np.ndarray]) -> None:
+    """The classes in order, and of each the very pictures in order."""
+    assert pool.classes == tuple(classes)
+    x, index, count = (np.asarray(part) for part in (pool.x, pool.index, pool.count))
+    assert len(x) == sum(len(expected[name]) for name in classes)
+    for number, name in enumerate(classes):
+        rows = index[number, : count[number]]
+        np.testing.assert_array_equal(x[rows], expected[name], err_msg=name)
+
+
+def check_task(pool, ways: int) -> None:
+    data.check_episode(pool, ways=ways, shots=1, queries=1)
+    task = data.sample_task(pool, jax.random.key(0), ways=ways, shots=1, queries=1)
+    assert task.support.x.shape == (ways, 84, 84, 3)
+    assert task.query.y.shape == (ways, ways)
+    assert 0 <= float(task.support.x.min()) <= float(task.support.x.max()) <= 1

@@ -1,0 +1,73 @@
+"""Evaluation on features of the pool equals evaluation task by task."""
+
+import jax
+import numpy as np
+import pytest
+
+from mlti_jax import backbones, learners, strategies
+from mlti_jax.data import ClassPool, sample_task
+from mlti_jax.training import (
+    Episode,
+    Evaluator,
+    adam,
+    evaluation,
+    init_state,
+    make_run_steps,
+)
+
+KEY = jax.random.key(0)
+
+
+def ragged_pool(sizes=(9, 7, 12, 8)):
+    rng = np.random.default_rng(0)
+    label = np.repeat(np.arange(len(sizes)), sizes)
+    means = 60 * rng.normal(size=(len(sizes), 6))
+    x = 128 + means[label] + 40 * rng.normal(size=(len(label), 6))
+    return ClassPool.from_arrays(x.clip(0, 255).astype(np.uint8), label)
+
+
+def trained(learner, pool):
+    """Variables after some steps, so that running averages are not as they began."""
+    strategy, episode = strategies.vanilla(), Episode(3, 2, 2)
+    task = sample_task(pool, KEY, **episode._asdict())
+    optimiser = adam(1e-2)
+    state = init_state(learner, strategy, optimiser, KEY, task.support.x)
+    run = make_run_steps(learner, strategy, optimiser, episode, 2)
+    return run(state, pool, KEY, 20)[0].variables
+
+
+@pytest.mark.parametrize("samples_per_pass", [7, 256])
+@pytest.mark.parametrize("queries", [3, None])
+@pytest.mark.parametrize("name", ["protonet", "maml"])
+def test_features_of_the_pool_change_nothing(
+    monkeypatch, name, queries, samples_per_pass
+):
+    monkeypatch.setattr(evaluation, "SAMPLES_PER_PASS", samples_per_pass)
+    pool = ragged_pool()
+    learner = learners.make(name, backbones.mlp((16, 12)), 3, norm="running")
+    variables = trained(learner, pool)
+    episode = Episode(3, 2, queries)
+    evaluator = Evaluator(learner, strategies.vanilla(), episode, 4)
+    assert evaluator._features_pay(pool, 12)
+    got = evaluator(variables, pool, KEY, 12)
+
+    @jax.jit
+    def one_task(index):
+        key_task, key_noise = jax.random.split(jax.random.fold_in(KEY, index))
+        task = sample_task(pool, key_task, **episode._asdict())
+        return learner.loss(variables, task, key_noise, 0, False)[1].metric
+
+    np.testing.assert_allclose(got, [one_task(i) for i in range(12)], atol=1e-6)
+    assert len(set(got.tolist())) > 1
+
+
+def test_features_pay_only_where_they_are_fewer():
+    pool = ragged_pool()  # 36 samples
+    for norm, num_tasks, pays in (
+        ("running", 3, False),  # 36 samples in the tasks
+        ("running", 4, True),
+        ("batch", 4, False),  # features depend on the task
+    ):
+        learner = learners.make("protonet", backbones.mlp((8,)), 3, norm=norm)
+        evaluator = Evaluator(learner, strategies.vanilla(), Episode(3, 1, 3))
+        assert evaluator._features_pay(pool, num_tasks) == pays
