@@ -7,15 +7,14 @@ installed (`pip install -e '.[torch]'`), the same step written plainly in PyTorc
 channels-last memory layout, which is faster on CPU but which few use. The sides
 alternate in one process, and a ratio is that of the medians. `others` is the share of
 the machine that other processes took meanwhile: above 5 % a ratio means little, since
-PyTorch's threads wait for each other. `--output=FILE` also writes JSON.
+PyTorch's threads wait for each other. `--output=FILE` also writes JSON. The case
+`sampling` draws tasks alone, from pools of two sizes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import command_line
+from experiments import benchmark_sampling, command_line, timing
 from mlti_jax import backbones, learners, strategies
 from mlti_jax.data import ClassPool, DomainPool
 from mlti_jax.errors import InputError, unknown_name
@@ -87,6 +86,7 @@ ALL_CASES = {
     "protonet_84": replace(_MINI, learner="protonet"),
     "protonet_bio": replace(_BIO, learner="protonet"),
 }
+SAMPLING = "sampling"  # the drawing of tasks alone
 
 
 def make_pool(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -189,49 +189,6 @@ def torch_steps(case: Case) -> dict[str, Callable[[int], None]]:
     return sides
 
 
-class CpuShare:
-    """The share of the machine's CPU time that other processes take (Linux)."""
-
-    def __init__(self):
-        self._start = self._read()
-
-    def _read(self) -> tuple[float, float] | None:
-        try:
-            fields = open("/proc/stat").readline().split()[1:]
-        except OSError:
-            return None
-        ticks = [int(field) for field in fields]
-        idle = ticks[3] + ticks[4]
-        own = sum(os.times()[:2]) * os.sysconf("SC_CLK_TCK")
-        return sum(ticks) - idle - own, sum(ticks)
-
-    def of_others(self) -> float | None:
-        """Since this was made; None where it can't be told."""
-        if self._start is None:
-            return None
-        others, total = (a - b for a, b in zip(self._read(), self._start, strict=True))
-        return max(0.0, others / max(total, 1))
-
-
-def time_sides(
-    sides: dict[str, Callable[[int], None]], rounds: int, seconds: float
-) -> dict[str, list[float]]:
-    """Milliseconds a step of each side, one value a round; the sides alternate."""
-    counts = {}
-    for name, steps in sides.items():
-        steps(2)
-        start = time.perf_counter()
-        steps(3)
-        counts[name] = max(1, round(3 * seconds / (time.perf_counter() - start)))
-    times = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, steps in sides.items():
-            start = time.perf_counter()
-            steps(counts[name])
-            times[name].append((time.perf_counter() - start) / counts[name] * 1e3)
-    return times
-
-
 def measure(name: str, rounds: int, seconds: float) -> dict:
     """Times one case; compilation apart."""
     case = ALL_CASES[name]
@@ -244,12 +201,12 @@ def measure(name: str, rounds: int, seconds: float) -> dict:
         "compile_s": time.perf_counter() - start,
         "ratio": {},
     }
-    share = CpuShare()
+    share = timing.CpuShare()
     sides = {"jax": ours, **torch_steps(case)}
-    for side, times in time_sides(sides, rounds, seconds).items():
-        median = statistics.median(times)
-        result[side] = {"median_ms": median, "min_ms": min(times), "max_ms": max(times)}
+    for side, times in timing.time_sides(sides, rounds, seconds).items():
+        result[side] = timing.spread(times)
         if side != "jax":
+            median = result[side]["median_ms"]
             result["ratio"][side] = median / result["jax"]["median_ms"]
     result["others"] = share.of_others()
     return result
@@ -265,15 +222,11 @@ def table_row(result: dict) -> str:
     """A result as a line: median (fastest - slowest round) of each side, and ratio."""
 
     def milliseconds(side: str) -> str:
-        if side not in result:
-            return "-"
-        t = result[side]
-        return f"{t['median_ms']:.1f} ({t['min_ms']:.1f}-{t['max_ms']:.1f})"
+        return timing.format_spread(result[side]) if side in result else "-"
 
     def ratio(side: str) -> str:
         return f"{result['ratio'][side]:.2f}" if side in result["ratio"] else "-"
 
-    others = "-" if result["others"] is None else f"{100 * result['others']:.0f} %"
     cells = (
         result["case"],
         milliseconds("jax"),
@@ -282,7 +235,7 @@ def table_row(result: dict) -> str:
         milliseconds("torch_channels_last"),
         ratio("torch_channels_last"),
         f"{result['compile_s']:.1f}",
-        others,
+        timing.format_share(result["others"]),
     )
     return _line(cells)
 
@@ -299,16 +252,23 @@ def main(argv: list[str]) -> None:
     """Measures the cases and prints the table, row by row."""
     if len(argv) > 1 or ROUNDS.value < 1:
         raise InputError("give --rounds of 1 or more, and no other arguments")
-    names = CASES.value or list(ALL_CASES)
+    known = [*ALL_CASES, SAMPLING]
+    names = CASES.value or known
     for name in names:
-        if name not in ALL_CASES:
-            raise unknown_name("case", name, ALL_CASES)
+        if name not in known:
+            raise unknown_name("case", name, known)
     print(f"{jax.devices()[0].platform}, JAX {jax.__version__}; a step of four tasks")
     print(_line(tuple(name for name, _ in COLUMNS)))
     results = []
     for name in names:
-        results.append(measure(name, ROUNDS.value, SECONDS.value))
-        print(table_row(results[-1]), flush=True)
+        if name == SAMPLING:
+            result = benchmark_sampling.measure(ROUNDS.value, SECONDS.value)
+            row = benchmark_sampling.table(result)
+        else:
+            result = measure(name, ROUNDS.value, SECONDS.value)
+            row = table_row(result)
+        results.append(result)
+        print(row, flush=True)
     if OUTPUT.value:
         text = json.dumps(results, indent=2)
         pathlib.Path(OUTPUT.value).write_text(text + "\n", encoding="utf-8")

@@ -30,18 +30,15 @@ from ml_collections import config_flags
 
 from experiments import command_line
 from experiments.compare import compare
+from mlti_jax.command_line import DATA_DIR
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, summary, train_and_evaluate
 
+flags.declare_key_flag("data_dir")
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "A file of experiments/configs, and after a colon its arguments."
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run leaves all it makes.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir",
-    None,
-    "Where prepared datasets live; else MLTI_DATA_DIR, else ~/.cache/mlti_jax.",
-)
 LIST = flags.DEFINE_bool("list", False, "List what can be chosen, and exit.")
 
 

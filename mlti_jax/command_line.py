@@ -10,6 +10,13 @@ from absl import flags
 
 from mlti_jax.errors import InputError, Interrupted
 
+# Shared by several tools; one that has it declares it as a key flag.
+DATA_DIR = flags.DEFINE_string(
+    "data_dir",
+    None,
+    "Where prepared datasets live; else MLTI_DATA_DIR, else ~/.cache/mlti_jax.",
+)
+
 
 def run(
     main: Callable[[list[str]], None],
@@ -72,7 +79,7 @@ def _parse(
 
 
 def _flag_help() -> str:
-    known = flags.FLAGS.get_flags_for_module(sys.argv[0])
+    known = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
     lines = [f"  --{flag.name}: {flag.help}" for flag in known]
     if "config" in flags.FLAGS:
         lines.append("  --config.FIELD=VALUE: sets a field of the config.")

@@ -47,11 +47,17 @@ class Progress:
         if self._bar.disable and now - self._last_line > SECONDS_BETWEEN_LINES:
             self._last_line = now
             rate = (self._done - self._first) / (now - self._start)
-            left = format_seconds((self._total - self._done) / max(rate, 1e-9))
             say(
                 f"{self._label}: {self._unit} {self._done}/{self._total}, "
-                f"{text + ', ' if text else ''}{rate:.1f} {self._unit}s/s, {left} left"
+                f"{text + ', ' if text else ''}{rate:.1f} {self._unit}s/s, "
+                f"{self._time_left(rate)} left"
             )
+
+    def _time_left(self, rate: float) -> str:
+        # The first of many units often waits for what is done once.
+        if self._done - self._first < 0.001 * self._total:
+            return "unknown time"
+        return format_seconds(max(0, self._total - self._done) / max(rate, 1e-9))
 
     def close(self) -> None:
         """Takes the bar away."""

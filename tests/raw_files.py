@@ -15,7 +15,7 @@ from PIL import Image
 
 from mlti_jax import data
 from mlti_jax.data import prepared
-from mlti_jax.data.prepare import prepare
+from mlti_jax.data.preparation import prepare
 
 __all__ = ["prepare"]
 

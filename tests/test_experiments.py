@@ -77,7 +77,8 @@ def test_both_sides_of_the_benchmark_do_the_same_work(name):
     torch = pytest.importorskip("torch")
     from experiments import torch_steps
 
-    case = dataclasses.replace(benchmark.ALL_CASES[name], interpolation=None)
+    small = {"filters": 8, "hidden": (50, 40), "inner_steps": 3}
+    case = dataclasses.replace(benchmark.ALL_CASES[name], interpolation=None, **small)
     learner = benchmark.make_learner(case)
     rng = np.random.default_rng(0)
     tasks = [

@@ -16,11 +16,11 @@ from absl.testing import flagsaver
 from raw_files import dump
 
 from mlti_jax import data
-from mlti_jax.data import describe, pictures, prepared
+from mlti_jax.data import describe, description, pictures, prepared
 from mlti_jax.data import prepare as preparing
 from mlti_jax.data.builders import base, pose
 from mlti_jax.data.pools import ClassPool, DomainPool, Splits
-from mlti_jax.data.prepare import prepare
+from mlti_jax.data.preparation import prepare
 from mlti_jax.errors import InputError
 from mlti_jax.locks import locked
 
@@ -171,7 +171,7 @@ def test_two_at_once_are_refused(tmp_path):
 SLOWLY = """
 import os, sys, time
 from mlti_jax.data.builders import pose
-from mlti_jax.data.prepare import prepare
+from mlti_jax.data.preparation import prepare
 read = pose.Pose._objects
 def slowly(self, split, path):
     for number, example in enumerate(read(self, split, path)):
@@ -295,7 +295,7 @@ def test_pictures_show_something(tmp_path, make):
 
 def test_counts_are_told(monkeypatch):
     monkeypatch.setattr(data, "load", lambda name, data_dir: vector_splits())
-    text = describe.describe("nci", "/nowhere")
+    text = description.describe("nci", "/nowhere")
     assert "As loaded by default: a note" in text
     assert "train: 40 samples of 4 domains with 2 classes" in text
     assert [line.split() for line in text.splitlines()][3] == ["0", "5", "5"]

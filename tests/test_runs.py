@@ -182,10 +182,14 @@ def run_by_command(workdir, **changes):
 def send_at_a_random_moment(process, workdir, number):
     """Waits until training goes on, and then for a random while."""
     lines = workdir / "metrics.jsonl"
+    saved = workdir / "checkpoints" / "last"
     before = lines.stat().st_size if lines.exists() else 0
     deadline = time.time() + 300
     while process.poll() is None and time.time() < deadline:
-        if lines.exists() and lines.stat().st_size > before:
+        # The first checkpoint is complete some time after its line is written, and
+        # before it is there is nothing to go on from. Unfinished ones have longer names.
+        complete = saved.exists() and any(p.name.isdigit() for p in saved.iterdir())
+        if complete and lines.exists() and lines.stat().st_size > before:
             break
         time.sleep(0.02)
     time.sleep(np.random.default_rng().uniform(0, 1))

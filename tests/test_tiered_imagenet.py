@@ -36,7 +36,7 @@ def words(wordnet_id: str) -> str:
 
 @pytest.fixture(scope="module")
 def tiered_raw(tmp_path_factory):
-    """One or two pictures a class; classes numbered in an order of the release's own.
+    """Two or three pictures a class; classes numbered in an order of the release's own.
 
     The arrays of bytes are `[n, 1]` in one split and `[n]` in the others, as OpenCV
     has written them at one time and at another.
@@ -49,7 +49,7 @@ def tiered_raw(tmp_path_factory):
     expected = {}
     for split, classes in TIERED_CLASSES.items():
         order = rng.permutation(classes)
-        labels = np.concatenate([np.arange(len(classes)), np.arange(20)])
+        labels = np.concatenate([np.arange(len(classes)).repeat(2), np.arange(20)])
         rng.shuffle(labels)
         images = noise(rng, len(labels))
         for number, name in enumerate(order):
@@ -193,7 +193,7 @@ def image_missing(images):
         (large_image, "picture 5 of .* is 84x96; expected 84x84. .* another release"),
         (damaged_image, "picture 5 of .* is no image"),
         (decoded_image, "picture 5 of .* is no uint8 array"),
-        (image_missing, "holds a list of 116; expected a list of 117 pictures"),
+        (image_missing, "holds a list of 213; expected a list of 214 pictures"),
     ],
 )
 def test_tiered_imagenet_bad_images(tiered_raw, tmp_path, damage, message):
@@ -217,7 +217,7 @@ def test_tiered_imagenet_pickle_that_is_none(tiered_raw, tmp_path):
     with pytest.raises(InputError, match="test_images_png.pkl was not read as a"):
         list(builder.read_raw(folder)["test"])
     replace(path, pickle.dumps({"images": 1}))
-    with pytest.raises(InputError, match="holds a dict of 1; expected a list of 180"):
+    with pytest.raises(InputError, match="holds a dict of 1; expected a list of 340"):
         list(builder.read_raw(folder)["test"])
     replace(folder / "test_labels.pkl", pickle.dumps(print))
     with pytest.raises(InputError, match="test_labels.pkl was .* asks for builtins"):

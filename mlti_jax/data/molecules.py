@@ -14,13 +14,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from mlti_jax.data import prepared
+from mlti_jax.data import prepared, raw
 from mlti_jax.data.builders.base import DatasetBuilder, Example
 from mlti_jax.data.pools import DomainPool, Splits
 from mlti_jax.errors import InputError, check_range, unknown_name
@@ -55,33 +55,49 @@ class MoleculeBuilder(DatasetBuilder, skip_registration=True):
         }
 
     def examples(
-        self, assay: str, place: str, molecules: Iterator[tuple[Molecule | None, int]]
+        self,
+        assay: str,
+        place: str,
+        parse: Callable[[str], Molecule | None],
+        texts: Sequence[str],
+        labels: Sequence[int],
     ) -> Iterator[Example]:
         """The records of an assay; molecules that RDKit refuses are left out.
 
         Args:
           assay: its name.
           place: the file, for errors.
-          molecules: of each record the molecule, or None, and the label.
+          parse: makes a molecule of a text, or None.
+          texts: the molecules.
+          labels: 1 for active, 0 for inactive.
         """
-        total = skipped = 0
-        by_label: tuple[list[Example], ...] = tuple([] for _ in CLASSES)
-        for molecule, label in molecules:
-            total += 1
-            if molecule is None:
-                skipped += 1
-                self.skip(f"{assay}: RDKit can't read the molecule")
-            else:
-                example = {**molecule._asdict(), "label": label, "assay": assay}
-                by_label[label].append(example)
-        if skipped > LARGEST_SHARE_SKIPPED * total or not total:
+        molecules = self._parse_once(parse, texts)
+        skipped = molecules.count(None)
+        if skipped > LARGEST_SHARE_SKIPPED * len(texts) or not texts:
             raise InputError(
-                f"of the {total} molecules in {place}, RDKit can't read {skipped}, more"
-                f" than {LARGEST_SHARE_SKIPPED:.0%}; the file is damaged or no release"
-                " of this dataset. Download it again"
+                f"of the {len(texts)} molecules in {place}, RDKit can't read {skipped},"
+                f" more than {LARGEST_SHARE_SKIPPED:.0%}; the file is damaged or no"
+                " release of this dataset. Download it again"
             )
-        for examples in by_label:
-            yield from examples
+        for _ in range(skipped):
+            self.skip(f"{assay}: RDKit can't read the molecule")
+        for wanted in range(len(CLASSES)):
+            for molecule, label in zip(molecules, labels, strict=True):
+                if molecule is not None and label == wanted:
+                    yield {**molecule._asdict(), "label": label, "assay": assay}
+
+    def _parse_once(
+        self, parse: Callable[[str], Molecule | None], texts: Sequence[str]
+    ) -> list[Molecule | None]:
+        """Parses texts; those that another assay had too are not parsed again."""
+        new = list(dict.fromkeys(text for text in texts if text not in self._parsed))
+        parsed = raw.ordered_map(parse, new, self.processes)
+        self._parsed.update(zip(new, parsed, strict=True))
+        return [self._parsed[text] for text in texts]
+
+    @functools.cached_property
+    def _parsed(self) -> dict[str, Molecule | None]:
+        return {}
 
 
 class Molecule(NamedTuple):
@@ -117,11 +133,17 @@ def featurise(mol: Any) -> Molecule | None:
 
 
 @functools.cache
-def _generators() -> tuple[Any, Any]:
+def be_quiet() -> None:
+    """Keeps RDKit from printing what it refuses, which is counted."""
     from rdkit import RDLogger
+
+    RDLogger.DisableLog("rdApp.*")
+
+
+@functools.cache
+def _generators() -> tuple[Any, Any]:
     from rdkit.Chem import rdFingerprintGenerator
 
-    RDLogger.DisableLog("rdApp.*")  # Refused molecules are counted, not shown.
     return (
         rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=BITS),
         rdFingerprintGenerator.GetRDKitFPGenerator(fpSize=BITS),
@@ -132,7 +154,7 @@ def parse_smiles(smiles: str) -> Molecule | None:
     """SMILES and fingerprints of a molecule; None if RDKit can't read it."""
     from rdkit import Chem
 
-    _generators()
+    be_quiet()
     return featurise(Chem.MolFromSmiles(smiles))
 
 

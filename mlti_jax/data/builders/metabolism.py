@@ -68,9 +68,10 @@ class Metabolism(MoleculeBuilder):
     ) -> Iterator[Example]:
         for name in names:
             smiles, labels = read_table(paths[name])
-            parsed = raw.ordered_map(molecules.parse_smiles, smiles, self.processes)
-            pairs = zip(parsed, labels, strict=True)
-            yield from self.examples(name, str(paths[name]), pairs)
+            place = str(paths[name])
+            yield from self.examples(
+                name, place, molecules.parse_smiles, smiles, labels
+            )
 
 
 def read_table(path: pathlib.Path) -> tuple[list[str], list[int]]:

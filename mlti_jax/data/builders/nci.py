@@ -6,7 +6,6 @@ tasks. A molecule is 1,024 bits.
 
 from __future__ import annotations
 
-import functools
 import os
 import pathlib
 import zipfile
@@ -62,11 +61,10 @@ class Nci(MoleculeBuilder):
             place = f"{members[assay]} in {path}"
             with raw.open_zip(path) as archive:
                 content = raw.read_member(archive, members[assay])
-            parse = functools.partial(parse_record, place=place)
-            records = enumerate(split_records(content, place))
-            yield from self.examples(
-                assay, place, raw.ordered_map(parse, records, self.processes)
-            )
+            records = split_records(content, place)
+            labels = [read_label(n, r, place) for n, r in enumerate(records)]
+            blocks = [record.partition("M  END")[0] for record in records]
+            yield from self.examples(assay, place, parse_block, blocks, labels)
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, str]:
@@ -98,11 +96,8 @@ def split_records(content: bytes, place: str) -> list[str]:
     return records
 
 
-def parse_record(numbered: tuple[int, str], place: str) -> tuple[Molecule | None, int]:
-    """A record's molecule (None if RDKit refuses it), and 1 for active or 0."""
-    from rdkit import Chem
-
-    number, record = numbered
+def read_label(number: int, record: str, place: str) -> int:
+    """1 for active or 0, by a record's property `value`."""
     lines = [line.strip() for line in record.splitlines()]
     header = next((i for i, line in enumerate(lines) if "<value>" in line), None)
     value = lines[header + 1] if header is not None and header + 1 < len(lines) else ""
@@ -111,9 +106,15 @@ def parse_record(numbered: tuple[int, str], place: str) -> tuple[Molecule | None
             f"record {number} of {place} has the property <value> {value!r}; expected"
             " 1.0 (active) or -1.0. Use the release 'NCI balanced'"
         )
-    molecules._generators()
-    mol = Chem.MolFromMolBlock(record)
-    return molecules.featurise(mol), int(value == "1.0")
+    return int(value == "1.0")
+
+
+def parse_block(block: str) -> Molecule | None:
+    """The molecule of a record's block without its last line; None if refused."""
+    from rdkit import Chem
+
+    molecules.be_quiet()
+    return molecules.featurise(Chem.MolFromMolBlock(f"{block}M  END\n"))
 
 
 def load(
