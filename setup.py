@@ -41,7 +41,13 @@ setup(
     extras_require={
         "bio": ["rdkit>=2024.3"],  # molecules: NCI and Metabolism
         "cells": ["scanpy>=1.10"],  # Tabula Muris
-        "test": ["pytest>=8.0", "rdkit>=2024.3", "ruff>=0.8", "scanpy>=1.10"],
+        "test": [
+            "pytest>=8.0",
+            "pytest-xdist>=3.5",
+            "rdkit>=2024.3",
+            "ruff>=0.8",
+            "scanpy>=1.10",
+        ],
         # Compared with in tests and benchmarks; never needed to run the package.
         "torch": ["torch>=2.4"],
     },

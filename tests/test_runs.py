@@ -187,7 +187,7 @@ def send_at_a_random_moment(process, workdir, number):
     deadline = time.time() + 300
     while process.poll() is None and time.time() < deadline:
         # The first checkpoint is complete some time after its line is written, and
-        # before it is there is nothing to go on from. Unfinished ones have longer names.
+        # until then there is nothing to go on from. Unfinished ones are not numbers.
         complete = saved.exists() and any(p.name.isdigit() for p in saved.iterdir())
         if complete and lines.exists() and lines.stat().st_size > before:
             break
