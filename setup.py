@@ -40,7 +40,7 @@ setup(
     ],
     extras_require={
         "bio": ["rdkit>=2024.3"],  # molecules: NCI and Metabolism
-        "cells": ["scanpy>=1.10"],  # Tabula Muris
+        "cells": ["anndata>=0.10"],  # Tabula Muris
         "test": [
             "pytest>=8.0",
             "pytest-xdist>=3.5",

@@ -5,11 +5,21 @@ from __future__ import annotations
 import pathlib
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+from ml_collections.config_dict import FieldReference, placeholder
 
 from mlti_jax.errors import InputError, unknown_name
 
-METRIC_BASED = ("protonet",)
+# What the gradient-based learners have in common.
+GRADIENT_BASED = {
+    "inner_learning_rate": 0.01,
+    "steps": 5,
+    "eval_steps": 5,
+    "second_order": True,
+    "remat": False,
+    "unroll": True,
+    "norm": "batch",
+}
+METRIC_BASED = ("protonet", "matchingnet")
 CONFIG_DIR = pathlib.Path(__file__).parent / "configs"
 
 
@@ -109,6 +119,7 @@ def image_config(
     *,
     ways: int,
     train_classes: int,
+    eval_queries: int | None = 15,
     **alphas: float,
 ) -> ConfigDict:
     """What the image sets with classes of their own share (E.1)."""
@@ -118,8 +129,10 @@ def image_config(
         "train_classes": train_classes,
         "test_on": placeholder(str),  # another dataset: cross-domain adaptation
     }
+    config.eval.queries = eval_queries
     if choice.test_on:
         config.dataset.test_on = choice.test_on
+        config.eval.queries = 15  # all that are left may be thousands there
     config.backbone = {"name": "conv4", "filters": 32}
     config.interpolation = {"method": "cutmix", "layers": (0,)}
     config.strategy.mlti.intra_sets = "query"
@@ -138,17 +151,12 @@ def base_config() -> ConfigDict:
             "backbone": {"name": ""},
             "learner": {
                 "name": "",
-                "maml": {
-                    "adapted_layers": (-2, -1),
-                    "inner_learning_rate": 0.01,
-                    "steps": 5,
-                    "eval_steps": 5,
-                    "second_order": True,
-                    "remat": False,
-                    "unroll": True,
-                    "norm": "batch",
-                },
-                "protonet": {"norm": "running"},
+                "maml": {"adapted_layers": (-2, -1), **GRADIENT_BASED},
+                "anil": {**GRADIENT_BASED},
+                "metasgd": {"adapted_layers": (-2, -1), **GRADIENT_BASED},
+                "meta_curvature": {"adapted_layers": (-2, -1), **GRADIENT_BASED},
+                "protonet": {"norm": "running", "distance": "squared_euclidean"},
+                "matchingnet": {"norm": "running", "distance": "cosine", "scale": 1.0},
             },
             "strategy": {
                 "name": "",
@@ -170,7 +178,8 @@ def base_config() -> ConfigDict:
                 "checkpoint_every": 500,
             },
             "eval": {
-                "queries": 15,  # None: all that are left
+                # None: all that are left. A reference, so that None can be overridden.
+                "queries": FieldReference(15, field_type=int),
                 "num_tasks": 600,
                 "validation_tasks": 200,
                 "every": 1000,

@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
     for flag in (CONFIG, WORKDIR):
         if flag.value is None:
             raise InputError(f"--{flag.name} is missing; see --help, or --list")
-    logging.set_verbosity(logging.WARNING)
+    logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
     config = CONFIG.value
     if config.get("compare"):
         compare(config, WORKDIR.value, DATA_DIR.value)

@@ -28,12 +28,28 @@ class Interrupted(Exception):
         self.exit_code = 128 + signal_number
 
 
-def check_options(kind: str, function: Callable, options: Iterable[str]) -> None:
-    """Refuses options that `function` does not take."""
+def check_options(
+    kind: str,
+    function: Callable,
+    options: Iterable[str],
+    passes_on_to: Callable | None = None,
+) -> None:
+    """Refuses options that `function` does not take.
+
+    Args:
+      kind: of thing, for the error.
+      function: is given the options.
+      options: their names.
+      passes_on_to: is given those that `function` does not name itself, if it takes
+        any (`**options`).
+    """
     parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    known = [p.name for p in parameters]
+    known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    if len(known) < len(parameters):
+        if passes_on_to is None:
+            return
+        further = inspect.signature(passes_on_to).parameters.values()
+        known += [p.name for p in further if p.kind is p.KEYWORD_ONLY]
     for name in options:
         if name not in known:
             raise unknown_name(f"option of {kind}", name, known)

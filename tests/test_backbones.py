@@ -10,6 +10,8 @@ import pytest
 
 from mlti_jax import backbones
 from mlti_jax.backbones import BatchNorm, Head, Mode
+from mlti_jax.backbones.pose import ADAPTED_LAYERS
+from mlti_jax.backbones.resnet12 import drop_block
 from mlti_jax.errors import InputError
 
 KEY = jax.random.key(0)
@@ -18,12 +20,15 @@ NETWORKS = {
     "conv4_84": (backbones.conv4(4), (84, 84, 3)),
     "bio": (backbones.mlp(), (1024,)),
     "cells": (backbones.mlp((64, 64), slope=0.0, dropout=0.2), (2866,)),
+    "pose": (backbones.pose(0.1), (128, 128, 1)),
+    "resnet12": (backbones.resnet12((4, 5, 6, 7), drop_rate=0.2), (28, 28, 3)),
 }
+SLOW = ("conv4_84", "pose", "resnet12")
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow if "84" in n else ()) for n in NETWORKS],
+    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in NETWORKS],
 )
 @pytest.mark.parametrize(
     "mode", [Mode(True, True), Mode(False, True), Mode(False, False)]
@@ -50,7 +55,14 @@ def test_every_split_gives_the_whole(name, mode):
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("conv4_28", 8), ("conv4_84", 5 * 5 * 4), ("bio", 500), ("cells", 64)],
+    [
+        ("conv4_28", 8),
+        ("conv4_84", 5 * 5 * 4),
+        ("bio", 500),
+        ("cells", 64),
+        ("pose", 6),
+        ("resnet12", 7),
+    ],
 )
 def test_embedding_sizes(name, size):
     stack, shape = NETWORKS[name]
@@ -147,6 +159,85 @@ def test_conv4_equals_pytorch_on_the_same_weights():
         h = functional.max_pool2d(functional.relu(h), 2)
     theirs = h.permute(0, 2, 3, 1).numpy()
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parity
+def test_resnet12_equals_pytorch_on_the_same_weights():
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    stack, shape = backbones.resnet12((4, 5, 6, 7)), (28, 28, 3)
+    x = np.random.default_rng(0).normal(size=(5, *shape)).astype(np.float32)
+    params, state = jax.jit(stack.init)(KEY, x)
+    ours, _ = jax.jit(stack.apply)(params, state, x)
+
+    def conv(h, kernel, padding):
+        kernel = torch.from_numpy(np.array(kernel)).permute(3, 2, 0, 1)
+        h = functional.conv2d(h, kernel, padding=padding)
+        return functional.batch_norm(h, None, None, training=True)
+
+    h = torch.from_numpy(x).permute(0, 3, 1, 2)
+    for layer in params:
+        out = h
+        for index in range(3):
+            out = conv(out, layer[f"kernel{index}"], padding=1)
+            if index < 2:
+                out = functional.leaky_relu(out, 0.1)
+        out = functional.leaky_relu(out + conv(h, layer["shortcut"], padding=0), 0.1)
+        h = functional.max_pool2d(out, 2)
+    np.testing.assert_allclose(ours, h.mean(dim=(2, 3)).numpy(), atol=1e-4)
+
+
+@pytest.mark.parity
+def test_pose_equals_pytorch_on_the_same_weights():
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    stack, shape = NETWORKS["pose"]
+    x = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
+    params, state = jax.jit(stack.init)(KEY, x)
+    ours, _ = jax.jit(stack.apply)(params, state, x)
+    h = torch.from_numpy(x).permute(0, 3, 1, 2)
+    for index, layer in enumerate(params):
+        if index == 3:
+            flat = h.permute(0, 2, 3, 1).reshape(3, -1)
+            flat = flat @ torch.from_numpy(np.array(layer["kernel"]))
+            h = (flat + torch.from_numpy(np.array(layer["bias"]))).reshape(3, 1, 14, 14)
+            continue
+        kernel = torch.from_numpy(np.array(layer["kernel"])).permute(3, 2, 0, 1)
+        if index < 3:  # "SAME" with stride 2 pads at the end
+            h = functional.conv2d(functional.pad(h, (0, 1, 0, 1)), kernel, stride=2)
+        else:
+            h = functional.conv2d(h, kernel, padding=1)
+        h = functional.relu(functional.batch_norm(h, None, None, training=True))
+        if index == 1:
+            h = functional.max_pool2d(h, 2)
+    np.testing.assert_allclose(ours, h.mean(dim=(2, 3)).numpy(), atol=1e-4)
+
+
+def test_pose_has_the_papers_shapes():
+    stack = backbones.pose()
+    params, _ = jax.eval_shape(stack.init, KEY, jnp.zeros((2, 128, 128, 1)))
+    assert params[3]["kernel"].shape == (4096, 196)
+    filters = [p["kernel"].shape[-1] for p in (*params[:3], *params[4:])]
+    assert filters == [32, 48, 64, 64, 64, 64, 64]
+    with_head = len(stack) + 1
+    adapted = {layer % with_head for layer in ADAPTED_LAYERS}
+    assert adapted == {4, 5, 6, 7, 8}
+
+
+def test_drop_block_removes_squares_and_keeps_the_mean():
+    x = jnp.ones((200, 9, 9, 3))
+    got = np.asarray(drop_block(KEY, x, rate=0.2, size=3))
+    dropped = got == 0
+    assert 0.12 < dropped.mean() < 0.25
+    np.testing.assert_allclose(got.mean(), 1.0, rtol=1e-5)
+    # Every dropped position lies in a whole square of dropped ones.
+    squares = np.lib.stride_tricks.sliding_window_view(dropped, (3, 3), axis=(1, 2))
+    whole = squares.all(axis=(-1, -2))
+    covered = np.zeros_like(dropped)
+    for i in range(3):
+        for j in range(3):
+            covered[:, i : i + 7, j : j + 7] |= whole
+    np.testing.assert_array_equal(covered, dropped)
 
 
 def test_unknown_backbone():

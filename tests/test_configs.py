@@ -63,12 +63,25 @@ def test_values_are_the_papers(name):
         assert get_config(name, "shots=5").task.shots == 5
 
 
+@pytest.mark.parametrize("name", TABLE)
+def test_fields_can_be_set_as_the_command_line_does(name):
+    config = get_config(name)
+    for section, field in (
+        ("eval", "queries"),
+        ("task", "queries"),
+        ("dataset", "train_classes"),
+    ):
+        assert config[section].get_type(field) is int
+        config[section][field] = 3
+        assert config[section][field] == 3
+
+
 def test_interpolation_is_the_papers():
     for name in TABLE:
         config = get_config(name)
         cutmix = name in (*IMAGES, "rainbow_mnist")
         assert config.interpolation.method == ("cutmix" if cutmix else "mixup")
-        layers = (0,) if cutmix else (0, 1, 2, 3) if name == "pose" else (0, 1)
+        layers = (0,) if cutmix else (0, 1, 2, 3, 4) if name == "pose" else (0, 1)
         assert config.interpolation.layers == layers
         sets = "query" if name in IMAGES else "both"
         assert config.strategy.mlti.intra_sets == sets
@@ -132,6 +145,8 @@ def test_cross_domain(mini_from_lists, dermnet_prepared, tmp_path):  # noqa: F81
     assert experiment.splits.validation.classes == mini.validation.classes
     assert experiment.splits.test.classes == dermnet.test.classes
     assert (experiment.splits.test.x == dermnet.test.x).all()
+    crossed = get_config("dermnet", "test_on=mini_imagenet")
+    assert crossed.eval.queries == 15
     result = train_and_evaluate(experiment, tmp_path / "run")
     assert result["dataset"] == "mini_imagenet->dermnet"
 

@@ -14,15 +14,20 @@ from jax.flatten_util import ravel_pytree
 from mlti_jax import backbones, learners
 from mlti_jax.errors import InputError
 from mlti_jax.learners import adapt, prototypes
+from mlti_jax.learners.update_rules import transform_modes
 from mlti_jax.types import Batch
 
 KEY = jax.random.key(0)
 
 
 @functools.cache
-def small_maml(**options):
+def small(name, **options):
     options = {"inner_learning_rate": 0.1, "steps": 3, **options}
-    return learners.maml(backbones.mlp((6, 7)), 3, **options)
+    return learners.make(name, backbones.mlp((6, 7)), 3, **options)
+
+
+def small_maml(**options):
+    return small("maml", **options)
 
 
 @functools.cache
@@ -31,6 +36,11 @@ def make_learners():
     return {
         "maml_mlp": (small_maml(), (5,)),
         "maml_conv": (learners.maml(conv, 3), (16, 16, 1)),
+        "anil_mlp": (small("anil"), (5,)),
+        "metasgd_mlp": (small("metasgd"), (5,)),
+        "meta_curvature_mlp": (small("meta_curvature"), (5,)),
+        "meta_curvature_conv": (learners.meta_curvature(conv, 3), (16, 16, 1)),
+        "matchingnet_mlp": (learners.matchingnet(backbones.mlp((6, 7)), 3), (5,)),
         "protonet_mlp": (learners.protonet(backbones.mlp((6, 7)), 3), (5,)),
         "protonet_conv": (learners.protonet(conv, 3), (16, 16, 1)),
     }
@@ -85,17 +95,31 @@ def test_remat_and_unroll_change_no_result(options):
     chex.assert_trees_all_close(changed, plain, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("layer", [0, 1])
-@pytest.mark.parametrize("steps", [1, 3])
-def test_maml_meta_gradient_equals_finite_differences(steps, layer):
+@pytest.mark.parametrize(
+    ("name", "steps", "layer"),
+    [
+        ("maml", 1, 0),
+        ("maml", 1, 1),
+        ("maml", 3, 1),
+        ("anil", 3, 0),
+        ("metasgd", 2, 0),
+        ("meta_curvature", 2, 1),
+    ],
+)
+def test_meta_gradient_equals_finite_differences(name, steps, layer):
     with jax.enable_x64(True):
-        learner = small_maml(steps=steps)
+        learner = small(name, steps=steps)
         task = jax.tree.map(lambda a: a.astype(np.float64), make_task(1))
         variables = init(learner, KEY, task.support.x)
         variables = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), variables)
         if layer:
             task, _ = embed(learner, variables, task, KEY, layer, True)
-        flat, unravel = ravel_pytree(variables.params)
+        # Away from where rules begin, which is the same for all parameters.
+        rule = jax.tree.map(
+            lambda a: a + 0.05 * jax.random.normal(KEY, a.shape, a.dtype),
+            variables.params["rule"],
+        )
+        flat, unravel = ravel_pytree({**variables.params, "rule": rule})
 
         @jax.jit
         def loss(flat):
@@ -116,7 +140,10 @@ def test_maml_meta_gradient_equals_finite_differences(steps, layer):
 
 
 def torch_maml_loss(torch, params, task, lr, steps, first_adapted):
-    """MAML written anew in PyTorch: two blocks and a head, from `first_adapted` on."""
+    """MAML written anew in PyTorch: two blocks and a head, from `first_adapted` on.
+
+    `lr` is a number, or MetaSGD's step sizes in the order of the adapted parameters.
+    """
     functional = torch.nn.functional
     tensor = lambda a: torch.from_numpy(np.array(a, np.float64))  # noqa: E731
 
@@ -141,15 +168,22 @@ def torch_maml_loss(torch, params, task, lr, steps, first_adapted):
         tensor, (task.support.x, task.support.y, task.query.x, task.query.y)
     )
     adapted = list(layers)
+    rates = None
+    if not isinstance(lr, float):
+        rates = [tensor(rate).requires_grad_() for rate in jax.tree.leaves(lr)]
     for _ in range(steps):
         moved, own = jax.tree.flatten(tuple(adapted[first_adapted:]))
         grads = torch.autograd.grad(loss(adapted, xs, ys, 0), moved, create_graph=True)
-        new = [p - lr * g for p, g in zip(moved, grads, strict=True)]
+        factors = [lr] * len(grads) if rates is None else rates
+        new = [p - f * g for p, f, g in zip(moved, factors, grads, strict=True)]
         adapted[first_adapted:] = jax.tree.unflatten(own, new)
     total = loss(adapted, xq, yq, 0)
     total.backward()
     grads = [leaf.grad.numpy() for leaf in leaves]
-    return float(total.detach()), jax.tree.unflatten(structure, grads)
+    grads = jax.tree.unflatten(structure, grads)
+    if rates is not None:
+        return float(total.detach()), grads, [rate.grad.numpy() for rate in rates]
+    return float(total.detach()), grads
 
 
 @pytest.mark.parity
@@ -169,6 +203,90 @@ def test_maml_equals_pytorch_on_the_same_weights():
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
     chex.assert_trees_all_close(gradient, their_gradient, rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parity
+def test_metasgd_equals_pytorch_on_the_same_weights():
+    torch = pytest.importorskip("torch")
+    learner = small("metasgd", steps=3)
+    task = make_task(3)
+    variables = init(learner, KEY, task.support.x)
+    rng = np.random.default_rng(0)
+    rates = jax.tree.map(
+        lambda a: jnp.asarray(rng.uniform(0.05, 0.15, a.shape), jnp.float32),
+        variables.params["rule"],
+    )
+    params = {"model": variables.params["model"], "rule": rates}
+
+    def loss(params):
+        changed = variables.replace(params=params)
+        return task_loss(learner, changed, task, KEY, 0, True)[0]
+
+    ours, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    theirs, of_model, of_rates = torch_maml_loss(
+        torch, params["model"], task, rates, 3, first_adapted=1
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    chex.assert_trees_all_close(gradient["model"], of_model, rtol=2e-3, atol=2e-5)
+    for got, expected in zip(jax.tree.leaves(gradient["rule"]), of_rates, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-5)
+
+
+# ------------------------------------------------------------- compositions and rules
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("metasgd", {}),
+        ("meta_curvature", {}),
+        ("anil", {"adapted_layers": (-1,)}),
+    ],
+)
+def test_rules_at_their_start_are_maml(name, options):
+    task = make_task(2)
+    other, maml = small(name), small_maml(**options)
+    variables = init(other, KEY, task.support.x)
+    plain = init(maml, KEY, task.support.x)
+    chex.assert_trees_all_equal(variables.params["model"], plain.params["model"])
+    for train in (True, False):
+        loss, aux = task_loss(other, variables, task, KEY, 0, train)
+        expected, expected_aux = task_loss(maml, plain, task, KEY, 0, train)
+        if name == "meta_curvature":
+            # A product with the identity is exact; its order of sums may differ.
+            np.testing.assert_allclose(loss, expected, rtol=1e-6)
+        else:
+            assert loss == expected
+            np.testing.assert_array_equal(aux.outputs, expected_aux.outputs)
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 5), (3, 3, 2, 4), (1, 1, 2, 3)])
+def test_transform_modes_against_loops(shape):
+    rng = np.random.default_rng(0)
+    gradient = rng.normal(size=shape)
+    modes = (shape[0] * shape[1], *shape[2:]) if len(shape) == 4 else shape
+    matrices = [rng.normal(size=(n, n)) for n in modes]
+    expected = gradient.reshape(modes)
+    for mode, matrix in enumerate(matrices):
+        result = np.zeros_like(expected)
+        for index in np.ndindex(*modes):
+            for k in range(modes[mode]):
+                source = (*index[:mode], k, *index[mode + 1 :])
+                result[index] += matrix[index[mode], k] * expected[source]
+        expected = result
+    got = transform_modes(jnp.asarray(gradient), tuple(map(jnp.asarray, matrices)))
+    np.testing.assert_allclose(got, expected.reshape(shape), rtol=1e-4, atol=1e-5)
+
+
+def test_options_are_checked_by_name():
+    with pytest.raises(InputError, match="option of learner metasgd 'inner_lr'"):
+        learners.make("metasgd", backbones.mlp(), 2, inner_lr=0.1)
+    with pytest.raises(InputError, match="metasgd needs steps"):
+        learners.make("metasgd", backbones.mlp(), 2, steps=-1)
+    with pytest.raises(InputError, match="unknown distance 'manhattan'"):
+        learners.make("protonet", backbones.mlp(), 2, distance="manhattan")
+    with pytest.raises(InputError, match="positive scale"):
+        learners.make("matchingnet", backbones.mlp(), 2, scale=0.0)
 
 
 def test_adapted_layers_change_and_no_others():
@@ -244,6 +362,44 @@ def test_protonet_logits_equal_a_numpy_version():
     np.testing.assert_allclose(aux.metric, (logits.argmax(1) == answer).mean())
 
 
+@pytest.mark.parametrize("distance", ["cosine", "squared_euclidean"])
+def test_matchingnet_equals_a_numpy_version(distance):
+    learner = learners.matchingnet(
+        backbones.mlp((6, 7)), 3, distance=distance, scale=2.0
+    )
+    task = make_task(5)
+    variables = init(learner, KEY, task.support.x)
+    task, _ = embed(learner, variables, task, KEY, 2, False)
+    support, query = np.asarray(task.support.x), np.asarray(task.query.x)
+    labels = np.asarray(task.support.y)
+    logits = task_loss(learner, variables, task, KEY, 2, False)[1].outputs
+    probability = np.asarray(jax.nn.softmax(logits))
+    for q, row in zip(query, probability, strict=True):
+        if distance == "cosine":
+            norms = np.linalg.norm(support, axis=1) * np.linalg.norm(q)
+            scores = 2 * (support @ q) / norms
+        else:
+            scores = -2 * ((support - q) ** 2).sum(axis=1)
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+        expected = sum(w * y for w, y in zip(weights, labels, strict=True))
+        np.testing.assert_allclose(row, expected, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(row.sum(), 1.0, rtol=1e-5)
+
+
+def test_matchingnet_leaves_padding_out():
+    support = Batch(
+        x=jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]),
+        y=jnp.eye(2)[jnp.array([0, 1, 1])],
+        weight=jnp.array([1.0, 1.0, 0.0]),
+    )
+    query = jnp.array([[0.3, 0.9]])
+    learner = learners.matchingnet(backbones.mlp((2,)), 2)
+    padded = learner.classify(support, query)
+    without = learner.classify(Batch(x=support.x[:2], y=support.y[:2]), query)
+    np.testing.assert_allclose(padded, without, rtol=1e-5)
+
+
 def test_prototypes_leave_padding_out():
     embeddings = jnp.array([[1.0], [3.0], [100.0], [5.0]])
     y = jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
@@ -251,8 +407,9 @@ def test_prototypes_leave_padding_out():
     np.testing.assert_allclose(prototypes(embeddings, support), [[2.0], [5.0]])
 
 
-def test_order_of_support_samples_does_not_matter():
-    learner = learners.protonet(backbones.mlp((6, 7)), 3)
+@pytest.mark.parametrize("name", ["protonet", "matchingnet"])
+def test_order_of_support_samples_does_not_matter(name):
+    learner = learners.make(name, backbones.mlp((6, 7)), 3)
     task = make_task(1)
     variables = init(learner, KEY, task.support.x)
     order = np.random.default_rng(0).permutation(6)
@@ -388,5 +545,5 @@ def test_regression_with_the_same_code():
 
 
 def test_unknown_learner():
-    with pytest.raises(InputError, match="unknown learner 'mml'.*maml, protonet"):
+    with pytest.raises(InputError, match="unknown learner 'mml'.*maml, matchingnet"):
         learners.make("mml", backbones.mlp(), 2)

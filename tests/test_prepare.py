@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 import weakref
 
 import matplotlib.image
@@ -244,6 +245,58 @@ class Watch:
         return array.watch
 
 
+def test_an_exchange_that_was_cut_off_is_undone(tmp_path):
+    out = tmp_path / "out"
+    prepare("pose", write_raw(tmp_path / "old", objects=2), out)
+    # As if killed after the old records were put aside.
+    (out / "pose" / "1.0.0").rename(out / "pose" / "1.0.0.old")
+    new = write_raw(tmp_path / "new", objects=3)
+    dump("nothing", new / "val_data_ins.pkl")
+    with pytest.raises(InputError, match="val_data_ins.pkl"):
+        prepare("pose", new, out, overwrite=True)
+    assert len(data.load("pose", data_dir=out).train.domains) == 2
+    assert sorted(p.name for p in (out / "pose").iterdir()) == [".lock", "1.0.0"]
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    program = (
+        "import os, time\nfrom mlti_jax.data import raw\n"
+        "if __name__ == '__main__':\n"
+        "    numbers = raw.ordered_map(abs, range(9), 2)\n"
+        "    next(numbers)\n"
+        "    import multiprocessing\n"
+        "    pids = [p.pid for p in multiprocessing.active_children()]\n"
+        "    print(*pids, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    workers = [int(pid) for pid in process.stdout.readline().split()]
+    assert workers
+    process.kill()
+    process.wait()
+    for _ in range(100):
+        if not any(is_running(pid) for pid in workers):
+            return
+        time.sleep(0.1)
+    pytest.fail("the workers go on")
+
+
+def is_running(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return state[0] != "Z"
+
+
 class Backwards(base.DatasetBuilder, skip_registration=True):
     """A builder whose examples are not sorted."""
 
@@ -307,7 +360,6 @@ def test_progress_tells_how_far_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     prepare("pose", write_raw(tmp_path / "raw"), tmp_path / "out")
     lines = capsys.readouterr().err.splitlines()
-    assert any(
-        line.startswith("preparing pose: example 7/6500, train") for line in lines
-    )
+    assert any(line.startswith("pose, writing train: example 7/6500") for line in lines)
     assert "left" in lines[0]
+    assert "note: 20 examples were made; the release as published" in lines[-1]

@@ -1,8 +1,6 @@
-"""Reading publishers' files: pickles, archives, pictures, and work in parallel."""
+"""Reading publishers' files: archives, pictures, and work in parallel."""
 
 import io
-import pathlib
-import pickle
 import zipfile
 
 import numpy as np
@@ -11,68 +9,6 @@ from PIL import Image
 
 from mlti_jax.data import raw
 from mlti_jax.errors import InputError
-
-
-class Evil:
-    def __reduce__(self):
-        return pathlib.Path.touch, (pathlib.Path("touched"),)
-
-
-def test_pickles_of_arrays_are_read(tmp_path):
-    content = {
-        "x": np.arange(6, dtype=np.uint8).reshape(2, 3),
-        "y": (np.float32(1.5), [np.array(["a", "b"])]),
-        "order": np.asfortranarray(np.ones((2, 2))),
-    }
-    for protocol in range(6):
-        path = tmp_path / f"{protocol}.pkl"
-        path.write_bytes(pickle.dumps(content, protocol))
-        read = raw.load_pickle(path)
-        np.testing.assert_array_equal(read["x"], content["x"])
-        np.testing.assert_array_equal(read["order"], content["order"])
-        assert read["y"][0] == 1.5
-        assert read["y"][1][0].tolist() == ["a", "b"]
-
-
-def test_a_pickle_of_python_2_is_read(tmp_path):
-    # An array as Python 2 wrote it: its bytes are a str, here with a byte above 127.
-    path = tmp_path / "two.pkl"
-    path.write_bytes(
-        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
-        b"(I1\n(I2\ntcnumpy\ndtype\n(S'u1'\nI0\nI1\ntR(I3\nS'|'\nNNNI-1\nI-1\nI0\nt"
-        b"bI00\nS'\\xff\\x01'\ntb."
-    )
-    np.testing.assert_array_equal(raw.load_pickle(path), [255, 1])
-
-
-@pytest.mark.parametrize("content", [Evil(), [np.ones(2), Evil()], pathlib.PurePath()])
-def test_a_pickle_of_anything_else_is_refused_and_not_run(
-    tmp_path, monkeypatch, content
-):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "evil.pkl"
-    path.write_bytes(pickle.dumps(content))
-    with pytest.raises(InputError, match=r"evil.pkl was not read .* asks for .*\."):
-        raw.load_pickle(path)
-    assert not (tmp_path / "touched").exists()
-
-
-def test_an_array_of_objects_can_not_smuggle(tmp_path):
-    array = np.empty(1, object)
-    array[0] = Evil()
-    path = tmp_path / "objects.pkl"
-    path.write_bytes(pickle.dumps(array))
-    with pytest.raises(InputError, match="which is no part of an array"):
-        raw.load_pickle(path)
-
-
-def test_damaged_pickles(tmp_path):
-    path = tmp_path / "cut.pkl"
-    path.write_bytes(pickle.dumps(np.ones(1000))[:-100])
-    with pytest.raises(InputError, match="cut.pkl was not read as a pickle"):
-        raw.load_pickle(path)
-    with pytest.raises(InputError, match="none.pkl can't be read"):
-        raw.load_pickle(tmp_path / "none.pkl")
 
 
 def test_pictures_are_scaled_or_left_as_they_are():

@@ -18,7 +18,13 @@ from experiments.config import image_config
 
 
 def get_config(arg: str = ""):
-    config = image_config("dermnet", arg, ways=5, train_classes=30, metric_alpha=0.5)
-    config.eval.queries = None
+    config = image_config(
+        "dermnet",
+        arg,
+        ways=5,
+        train_classes=30,
+        eval_queries=None,
+        metric_alpha=0.5,
+    )
     config.lock()
     return config

@@ -16,7 +16,6 @@ from experiments.config import image_config
 
 
 def get_config(arg: str = ""):
-    config = image_config("isic", arg, ways=2, train_classes=4)
-    config.eval.queries = None
+    config = image_config("isic", arg, ways=2, train_classes=4, eval_queries=None)
     config.lock()
     return config

@@ -7,7 +7,7 @@ Paper, accuracy in % (6 training assays): MAML 77.09 vanilla, 79.14 MLTI; ProtoN
     python -m experiments.run --workdir=/tmp/nci_maml_mlti \
         --config=experiments/configs/nci.py:learner=maml,strategy=mlti
 
-A third to a half of the test molecules also stand in the paper's training sets;
+A third to two fifths of the test molecules also stand in the paper's training sets;
 `:split=disjoint` trains without them, on the same test tasks. There are no validation
 tasks: the last checkpoint is reported. The released code trains 50,000 steps and uses
 all molecules of the test assays.

@@ -6,14 +6,14 @@ Paper, MSE (50 training objects): MAML 2.383 vanilla, 1.976 MLTI.
     python -m experiments.run --workdir=/tmp/pose_maml_mlti \
         --config=experiments/configs/pose.py:learner=maml,strategy=mlti
 
-There are no validation objects: the last checkpoint is reported. The network is the
-standard four-block one, a stand-in for Yin et al.'s; interpolation at the input or
-after any block that is not adapted.
+There are no validation objects: the last checkpoint is reported. The network is Yin
+et al.'s; interpolation at the input or after any layer that is not adapted.
 """
 
 from ml_collections.config_dict import placeholder
 
 from experiments.config import paper_config
+from mlti_jax.backbones.pose import ADAPTED_LAYERS
 
 
 def get_config(arg: str = ""):
@@ -24,8 +24,10 @@ def get_config(arg: str = ""):
     }
     config.strategy.mlti.alpha_intra = 0.5
     config.strategy.intra.alpha = 0.5
-    config.backbone = {"name": "conv4", "filters": 32}
-    config.interpolation = {"method": "mixup", "layers": (0, 1, 2, 3)}
+    config.backbone = {"name": "pose", "width": 1.0}
+    for learner in ("maml", "metasgd", "meta_curvature"):
+        config.learner[learner].adapted_layers = ADAPTED_LAYERS
+    config.interpolation = {"method": "mixup", "layers": (0, 1, 2, 3, 4)}
     config.task.ways = 1
     config.task.queries = 15
     config.train.steps = 10_000

@@ -29,6 +29,7 @@ def get_config(arg: str = ""):
     config.backbone = {"name": "conv4", "filters": 32}
     # The released ProtoNet keeps the statistics of the task at hand at test time.
     config.learner.protonet.norm = "batch"
+    config.learner.matchingnet.norm = "batch"
     config.interpolation = {"method": "cutmix", "layers": (0,)}
     config.task.ways = 10
     config.task.queries = 1

@@ -5,10 +5,17 @@ from collections.abc import Callable
 from mlti_jax.backbones.conv4 import conv4
 from mlti_jax.backbones.layers import BatchNorm, ConvBlock, DenseBlock, Head
 from mlti_jax.backbones.mlp import mlp
+from mlti_jax.backbones.pose import pose
+from mlti_jax.backbones.resnet12 import resnet12
 from mlti_jax.backbones.stack import Mode, Stack
 from mlti_jax.errors import check_options, unknown_name
 
-BACKBONES: dict[str, Callable[..., Stack]] = {"conv4": conv4, "mlp": mlp}
+BACKBONES: dict[str, Callable[..., Stack]] = {
+    "conv4": conv4,
+    "mlp": mlp,
+    "pose": pose,
+    "resnet12": resnet12,
+}
 
 
 def make(name: str, **options) -> Stack:
@@ -30,4 +37,6 @@ __all__ = [
     "conv4",
     "make",
     "mlp",
+    "pose",
+    "resnet12",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -75,6 +76,66 @@ class ConvBlock(nn.Module):
             out = hook(h, out)
         out = BatchNorm(name="norm")(out, mode, weight)
         return nn.relu(ops.max_pool(out))
+
+
+class PlainConvBlock(nn.Module):
+    """3x3 convolution, batch-norm, ReLU: `[N, H, W, C]` to `[N, H/s, W/s, filters]`.
+
+    Attributes:
+      filters: output channels.
+      strides: step s of the convolution.
+      pool: whether 2x2 max-pooling follows.
+      mean: whether the output is the mean over positions, `[N, filters]`.
+    """
+
+    filters: int
+    strides: int = 1
+    pool: bool = False
+    mean: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        h: Array,
+        mode: Mode,
+        weight: Array | None = None,
+        hook: Callable | None = None,
+    ) -> Array:
+        shape = (3, 3, h.shape[-1], self.filters)
+        kernel = self.param("kernel", uniform_fan_in, shape)
+        out = ops.conv2d(h, kernel, strides=self.strides)
+        if hook is not None:
+            out = hook(h, out)
+        out = BatchNorm(name="norm")(out, mode, weight)
+        out = nn.relu(ops.max_pool(out) if self.pool else out)
+        return out.mean(axis=(1, 2)) if self.mean else out
+
+
+class ReshapingDense(nn.Module):
+    """Flattens, maps linearly, and gives the outputs a shape.
+
+    Attributes:
+      shape: of one sample's output.
+    """
+
+    shape: tuple[int, ...]
+
+    @nn.compact
+    def __call__(
+        self,
+        h: Array,
+        mode: Mode,
+        weight: Array | None = None,
+        hook: Callable | None = None,
+    ) -> Array:
+        del mode, weight
+        flat = h.reshape(h.shape[0], -1)
+        outputs = math.prod(self.shape)
+        kernel = self.param("kernel", uniform_fan_in, (flat.shape[-1], outputs))
+        out = flat @ kernel + self.param("bias", nn.initializers.zeros, (outputs,))
+        if hook is not None:
+            out = hook(h, out)
+        return out.reshape(h.shape[0], *self.shape)
 
 
 class DenseBlock(nn.Module):

@@ -9,6 +9,8 @@ from mlti_jax.data import prepared
 from mlti_jax.data.builders.base import DatasetBuilder
 from mlti_jax.data.pools import ClassPool, DomainPool, Pool
 
+LARGE = 4 * 2**30  # bytes of records
+
 
 def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
     """What the dataset holds, in words: the records, and what is loaded by default."""
@@ -25,6 +27,9 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
             lines.append(f"records of {split}: {_record_counts(builder, split)}")
         for reason, count in info.metadata["skipped"].items():
             lines.append(f"left out: {count:,} ({reason})")
+        if info.dataset_size > LARGE:
+            lines.append("too large to be loaded for this description")
+            return "\n".join(lines)
     splits = data.load(name, data_dir=data_dir)
     lines.append(f"As loaded by default: {splits.note}")
     for split in ("train", "validation", "test"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,50 +54,69 @@ class MoleculeBuilder(DatasetBuilder, skip_registration=True):
             "assay": tfds.features.ClassLabel(names=assays),
         }
 
-    def examples(
+    def assay_splits(
         self,
-        assay: str,
-        place: str,
         parse: Callable[[str], Molecule | None],
-        texts: Sequence[str],
-        labels: Sequence[int],
-    ) -> Iterator[Example]:
-        """The records of an assay; molecules that RDKit refuses are left out.
+        assays: Mapping[str, Assay],
+        splits: Mapping[str, Sequence[str]],
+    ) -> dict[str, Iterator[Example]]:
+        """The examples of each split.
 
         Args:
-          assay: its name.
-          place: the file, for errors.
-          parse: makes a molecule of a text, or None.
-          texts: the molecules.
-          labels: 1 for active, 0 for inactive.
+          parse: makes a molecule of a text, or None where RDKit refuses it.
+          assays: by name.
+          splits: the names of the assays of each split.
         """
-        molecules = self._parse_once(parse, texts)
-        skipped = molecules.count(None)
-        if skipped > LARGEST_SHARE_SKIPPED * len(texts) or not texts:
+
+        @functools.cache
+        def molecules() -> dict[str, Molecule | None]:
+            # Assays share molecules: each is parsed once.
+            texts = dict.fromkeys(t for assay in assays.values() for t in assay.texts)
+            parsed = raw.ordered_map(parse, texts, self.processes)
+            parsed = self.watch(parsed, "parsing molecules", len(texts), "molecule")
+            return dict(zip(texts, parsed, strict=True))
+
+        def examples(names: Sequence[str]) -> Iterator[Example]:
+            for name in names:
+                yield from self._examples(name, assays[name], molecules())
+
+        return {split: examples(names) for split, names in splits.items()}
+
+    def _examples(
+        self, name: str, assay: Assay, molecules: Mapping[str, Molecule | None]
+    ) -> Iterator[Example]:
+        """Inactive ones first; molecules that RDKit refuses are left out."""
+        refused = [i for i, text in enumerate(assay.texts) if molecules[text] is None]
+        if len(refused) > LARGEST_SHARE_SKIPPED * len(assay.texts):
             raise InputError(
-                f"of the {len(texts)} molecules in {place}, RDKit can't read {skipped},"
-                f" more than {LARGEST_SHARE_SKIPPED:.0%}; the file is damaged or no"
-                " release of this dataset. Download it again"
+                f"of the {len(assay.texts)} molecules in {assay.place}, RDKit can't"
+                f" read {len(refused)} (records {refused[:5]} and so on), more than"
+                f" {LARGEST_SHARE_SKIPPED:.0%}; the file is damaged or no release of"
+                " this dataset. Download it again"
             )
-        for _ in range(skipped):
-            self.skip(f"{assay}: RDKit can't read the molecule")
-        for wanted in range(len(CLASSES)):
-            for molecule, label in zip(molecules, labels, strict=True):
-                if molecule is not None and label == wanted:
-                    yield {**molecule._asdict(), "label": label, "assay": assay}
+        for _ in refused:
+            self.skip(f"{name}: RDKit can't read the molecule")
+        for wanted, class_name in enumerate(CLASSES):
+            kept = [
+                molecules[text]
+                for text, label in zip(assay.texts, assay.labels, strict=True)
+                if label == wanted and molecules[text] is not None
+            ]
+            if not kept:
+                raise InputError(
+                    f"{assay.place} has no {class_name} molecule; it is cut off or no"
+                    " release of this dataset. Download it again"
+                )
+            for molecule in kept:
+                yield {**molecule._asdict(), "label": wanted, "assay": name}
 
-    def _parse_once(
-        self, parse: Callable[[str], Molecule | None], texts: Sequence[str]
-    ) -> list[Molecule | None]:
-        """Parses texts; those that another assay had too are not parsed again."""
-        new = list(dict.fromkeys(text for text in texts if text not in self._parsed))
-        parsed = raw.ordered_map(parse, new, self.processes)
-        self._parsed.update(zip(new, parsed, strict=True))
-        return [self._parsed[text] for text in texts]
 
-    @functools.cached_property
-    def _parsed(self) -> dict[str, Molecule | None]:
-        return {}
+class Assay(NamedTuple):
+    """The file, for errors; its molecules, as texts; 1 for active, 0 for inactive."""
+
+    place: str
+    texts: Sequence[str]
+    labels: Sequence[int]
 
 
 class Molecule(NamedTuple):

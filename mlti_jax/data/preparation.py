@@ -8,7 +8,6 @@ import os
 import pathlib
 import shutil
 import time
-from collections.abc import Iterator
 
 import tensorflow_datasets as tfds
 
@@ -16,7 +15,7 @@ from mlti_jax.data import default_data_dir, prepared
 from mlti_jax.data.builders.base import DatasetBuilder
 from mlti_jax.errors import InputError
 from mlti_jax.locks import locked
-from mlti_jax.progress import Progress, format_seconds, say
+from mlti_jax.progress import format_seconds, say
 
 
 def prepare(
@@ -58,6 +57,7 @@ def prepare(
     except (FileExistsError, NotADirectoryError):
         raise InputError(f"{place} is a file, not a directory") from None
     with locked(place, "--data_dir"):
+        _restore(pathlib.Path(builder.data_path))
         # All is written beside the final place; what a killed process left goes first.
         staging = place / ".preparing"
         shutil.rmtree(staging, ignore_errors=True)
@@ -73,32 +73,35 @@ def prepare(
 
 def _write(builder: DatasetBuilder, folder: pathlib.Path, processes: int) -> None:
     builder.processes = processes
-    with _progress(builder), contextlib.redirect_stdout(io.StringIO()):
+    builder.show_progress = True
+    start = time.monotonic()
+    with contextlib.redirect_stdout(io.StringIO()):
         builder.download_and_prepare(
             download_config=tfds.download.DownloadConfig(manual_dir=folder)
         )
-
-
-@contextlib.contextmanager
-def _progress(builder: DatasetBuilder) -> Iterator[None]:
-    """One line of progress over all splits, in the place of TFDS's several."""
-    bar = Progress(f"preparing {builder.name}", builder.EXAMPLES, unit="example")
-    start = time.monotonic()
-    builder.on_example = lambda split: bar.update(1, split)
-    tfds.disable_progress_bar()
-    try:
-        yield
-    finally:
-        tfds.enable_progress_bar()
-        bar.close()
     say(f"prepared {builder.name} in {format_seconds(time.monotonic() - start)}")
+    number = builder.info.splits.total_num_examples
+    if number < 0.99 * builder.EXAMPLES:
+        say(
+            f"note: {number:,} examples were made; the release as published makes about"
+            f" {builder.EXAMPLES:,}. Is the download complete?"
+        )
+
+
+def _aside(place: pathlib.Path) -> pathlib.Path:
+    return place.with_name(f"{place.name}.old")
+
+
+def _restore(place: pathlib.Path) -> None:
+    """Undoes an exchange that was cut off between its two steps."""
+    if _aside(place).exists() and not place.exists():
+        _aside(place).rename(place)
 
 
 def _swap(new: pathlib.Path, place: pathlib.Path) -> None:
-    """Moves the new records to their place, so that there are always some."""
-    old = place.with_name(f"{place.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
+    """Puts the new records into the place of the old ones."""
+    shutil.rmtree(_aside(place), ignore_errors=True)
     if place.exists():
-        place.rename(old)
+        place.rename(_aside(place))
     new.rename(place)
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(_aside(place), ignore_errors=True)

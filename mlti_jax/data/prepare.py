@@ -2,7 +2,7 @@
 
     python -m mlti_jax.data.prepare --dataset=nci --raw=DIR
 
-DIR holds the files as they were downloaded; `--help` with a dataset's name says which.
+DIR holds the files as they were downloaded; without `--raw` it says which these are.
 The records go to `--data_dir` (else MLTI_DATA_DIR, else ~/.cache/mlti_jax), where
 `python -m experiments.run` finds them, and `tfds.builder` too. What is prepared already
 is left as it is, and a preparation that was interrupted leaves nothing behind that
@@ -41,11 +41,12 @@ def main(argv: list[str]) -> None:
     if RAW.value is None:
         instructions = prepared.builder(name, data_dir).INSTRUCTIONS
         raise InputError(f"--raw=DIR is missing. {instructions}")
+    processes = PROCESSES.value
     prepare(
         name,
         RAW.value,
         data_dir,
-        processes=PROCESSES.value or raw.default_processes(),
+        processes=raw.default_processes() if processes is None else processes,
         overwrite=OVERWRITE.value,
     )
     print(describe(name, data_dir))

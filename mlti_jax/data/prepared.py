@@ -94,13 +94,15 @@ def read(
                 example = wanted.deserialize_example_np(record)
                 for name, column in columns.items():
                     column[place] = example[name]
+    except MemoryError:
+        raise
     except Exception as error:  # TFDS and array_record raise errors of many types.
         line = (str(error).strip().splitlines() or ["no message"])[0][:200]
         raise InputError(
             f"the prepared records in {prepared.data_path} can't be read"
             f" ({type(error).__name__}: {line}); prepare {prepared.name} again with"
             f" python -m mlti_jax.data.prepare --dataset={prepared.name} --raw=DIR"
-            " --overwrite"
+            f" --data_dir={pathlib.Path(prepared.data_path).parent.parent} --overwrite"
         ) from error
     for name in texts:
         columns[name] = np.array([text.decode() for text in columns[name]])

@@ -1,4 +1,4 @@
-"""Reading what publishers release: images, archives, pickles, and work in parallel.
+"""Reading what publishers release: images and archives, and work in parallel.
 
 Every function turns what can be wrong with a file into one `InputError` that names
 the file, the record in it, and what to do.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import concurrent.futures.process
 import contextlib
 import io
 import itertools
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
-import pickle
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -51,7 +53,7 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
     """The content of a file of an archive, its checksum verified."""
     try:
         return archive.read(name)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise InputError(
             f"{name} in {archive.filename} is damaged ({error}); {AGAIN}"
         ) from error
@@ -71,7 +73,9 @@ def decode_image(content: bytes, place: str, size: int) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(content)) as image:
             image = image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's readers raise errors of many types.
         raise InputError(f"{place} is no image ({error}); {AGAIN}") from error
     if image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.LANCZOS)
@@ -85,50 +89,6 @@ def read_image(path: pathlib.Path, size: int) -> np.ndarray:
     except OSError as error:
         raise InputError(f"{path} can't be read ({error.strerror})") from error
     return decode_image(content, str(path), size)
-
-
-# All that a pickle of arrays needs, in the names that NumPy 1 and NumPy 2 write.
-_HARMLESS = {
-    (f"numpy.{core}.{module}", name)
-    for core in ("core", "_core")
-    for module, name in (
-        ("multiarray", "_reconstruct"),
-        ("multiarray", "scalar"),
-        ("numeric", "_frombuffer"),
-    )
-} | {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
-    ("collections", "OrderedDict"),
-}
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _HARMLESS:
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(
-            f"it asks for {module}.{name}, which is no part of an array"
-        )
-
-
-def load_pickle(path: pathlib.Path) -> Any:
-    """Reads a pickle of arrays, numbers, strings, lists and dicts; refuses all else.
-
-    A pickle may run any code when it is read. This one only makes arrays.
-    """
-    try:
-        with path.open("rb") as file:
-            # Pickles of Python 2 hold arrays as text in latin-1.
-            return _ArrayUnpickler(file, encoding="latin1").load()
-    except OSError as error:
-        raise InputError(f"{path} can't be read ({error.strerror})") from error
-    except Exception as error:  # A damaged pickle can raise nearly anything.
-        raise InputError(
-            f"{path} was not read as a pickle of plain arrays ({error}); use the "
-            f"publisher's own file, or {AGAIN}"
-        ) from error
 
 
 def ordered_map(
@@ -151,7 +111,9 @@ def ordered_map(
     items = iter(items)
     # Not forked: a fork of a process with threads (JAX has some) can hang.
     context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(processes, context)
+    pool = concurrent.futures.ProcessPoolExecutor(
+        processes, context, initializer=_end_with_parent
+    )
     pending = collections.deque()
     try:
         while chunk := list(itertools.islice(items, 32)):
@@ -160,8 +122,24 @@ def ordered_map(
                 yield from pending.popleft().result()
         while pending:
             yield from pending.popleft().result()
+    except concurrent.futures.process.BrokenProcessPool as error:
+        raise InputError(
+            "a process that reads the files has died, perhaps for want of memory; use"
+            " fewer (--processes=1)"
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it is gone, however that ended."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _apply(function: Callable[[Any], Any], chunk: list[Any]) -> list[Any]:
@@ -170,4 +148,6 @@ def _apply(function: Callable[[Any], Any], chunk: list[Any]) -> list[Any]:
 
 def default_processes() -> int:
     """As many processes as there are cores for this one."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -12,10 +12,26 @@ from mlti_jax.learners.base import (
     Objective,
     Variables,
 )
-from mlti_jax.learners.gradient import GradientLearner, UpdateRule, adapt, maml
-from mlti_jax.learners.metric import ProtoNet, protonet, prototypes
+from mlti_jax.learners.gradient import (
+    GradientLearner,
+    adapt,
+    anil,
+    gradient_learner,
+    maml,
+    meta_curvature,
+    metasgd,
+)
+from mlti_jax.learners.metric import MetricLearner, matchingnet, protonet, prototypes
+from mlti_jax.learners.update_rules import UpdateRule
 
-LEARNERS: dict[str, Callable[..., Learner]] = {"maml": maml, "protonet": protonet}
+LEARNERS: dict[str, Callable[..., Learner]] = {
+    "maml": maml,
+    "anil": anil,
+    "metasgd": metasgd,
+    "meta_curvature": meta_curvature,
+    "protonet": protonet,
+    "matchingnet": matchingnet,
+}
 
 
 def make(name: str, backbone: Stack, outputs: int, **options) -> Learner:
@@ -29,7 +45,7 @@ def make(name: str, backbone: Stack, outputs: int, **options) -> Learner:
     """
     if name not in LEARNERS:
         raise unknown_name("learner", name, LEARNERS)
-    check_options(f"learner {name}", LEARNERS[name], options)
+    check_options(f"learner {name}", LEARNERS[name], options, gradient_learner)
     return LEARNERS[name](backbone, outputs, **options)
 
 
@@ -40,13 +56,17 @@ __all__ = [
     "Aux",
     "GradientLearner",
     "Learner",
+    "MetricLearner",
     "Objective",
-    "ProtoNet",
     "UpdateRule",
     "Variables",
     "adapt",
+    "anil",
     "make",
     "maml",
+    "matchingnet",
+    "meta_curvature",
+    "metasgd",
     "protonet",
     "prototypes",
 ]

@@ -1,15 +1,14 @@
 """Gradient-based meta-learning: one inner loop, several compositions (Sec. 2, Eq. 1).
 
-A learner of this family is an inner loop with an *update rule* (how a gradient
-becomes a step) and a set of *adapted layers*. MAML (Finn et al. 2017) takes a fixed
-step on the layers that the paper names for each network.
+A learner of this family is an inner loop with an *update rule* (how a gradient becomes
+a step, see `update_rules.py`) and a set of *adapted layers*: MAML, ANIL, MetaSGD and
+Meta-Curvature are a few lines each at the end of this file.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 
@@ -24,27 +23,16 @@ from mlti_jax.learners.base import (
     mode_for,
     run_task,
 )
+from mlti_jax.learners.update_rules import (
+    UpdateRule,
+    curvature,
+    fixed_step,
+    learned_steps,
+)
 from mlti_jax.types import Array, Batch, PyTree, Task
 
-
-class UpdateRule(NamedTuple):
-    """How an inner-loop gradient becomes a step.
-
-    Attributes:
-      init: `(adapted params) -> parameters of the rule`, meta-learned with the rest.
-      step: `(parameters of the rule, gradient) -> what is subtracted`.
-    """
-
-    init: Callable[[PyTree], PyTree]
-    step: Callable[[PyTree, PyTree], PyTree]
-
-
-def fixed_step(learning_rate: float) -> UpdateRule:
-    r"""MAML's rule: :math:`\eta \nabla_\theta \mathcal{L}`."""
-    return UpdateRule(
-        init=lambda params: (),
-        step=lambda _, grads: jax.tree.map(lambda g: learning_rate * g, grads),
-    )
+# What the paper adapts, but for Pose: the last block and the classifier.
+LAST_BLOCK_AND_HEAD = (-2, -1)
 
 
 def adapt(
@@ -269,44 +257,111 @@ class GradientLearner:
         return tuple(merged)
 
 
-def maml(
+def gradient_learner(
+    name: str,
     backbone: Stack,
     outputs: int,
+    rule: Callable[[float], UpdateRule],
     *,
+    adapted_layers: Sequence[int],
     objective: Objective = CLASSIFICATION,
-    adapted_layers: Sequence[int] = (-2, -1),
     inner_learning_rate: float = 0.01,
     steps: int = 5,
     eval_steps: int | None = None,
-    **options,
+    second_order: bool = True,
+    remat: bool = False,
+    unroll: bool = True,
+    norm: str = "batch",
 ) -> GradientLearner:
-    """MAML (Finn et al. 2017), with the paper's values as defaults.
+    """A learner of this family, with the paper's values as defaults.
 
     Args:
+      name: of the learner, for errors.
       backbone: the network without a head; a linear one is put on top.
       outputs: classes of a task, or length of a regression target.
-      objective: loss and metric.
+      rule: the update rule, made from the inner learning rate.
       adapted_layers: of the network with its head; negative numbers count from the
-        top, so that the default is the last block and the classifier.
+        top, so that (-2, -1) is the last block and the classifier.
+      objective: loss and metric.
       inner_learning_rate: eta.
       steps: inner steps in training.
       eval_steps: inner steps at test time; as in training if not given.
-      **options: see `GradientLearner`.
+      second_order, remat, unroll: see `adapt`.
+      norm: batch-norm policy at test time, `batch` or `running`.
     """
     eval_steps = steps if eval_steps is None else eval_steps
     if steps < 0 or eval_steps < 0 or not inner_learning_rate > 0:
         raise InputError(
-            "maml needs steps and eval_steps >= 0 and a positive inner_learning_rate, "
-            f"got {steps}, {eval_steps} and {inner_learning_rate}"
+            f"{name} needs steps and eval_steps >= 0 and a positive "
+            f"inner_learning_rate, got {steps}, {eval_steps} and {inner_learning_rate}"
         )
     stack = backbone.append(Head(outputs))
     return GradientLearner(
         stack=stack,
         objective=objective,
         adapted_layers=_layer_numbers(adapted_layers, len(stack)),
-        rule=fixed_step(inner_learning_rate),
+        rule=rule(inner_learning_rate),
         steps=steps,
         eval_steps=eval_steps,
+        second_order=second_order,
+        remat=remat,
+        unroll=unroll,
+        norm=norm,
+    )
+
+
+def maml(
+    backbone: Stack,
+    outputs: int,
+    *,
+    adapted_layers: Sequence[int] = LAST_BLOCK_AND_HEAD,
+    **options,
+) -> GradientLearner:
+    """MAML (Finn et al. 2017): a fixed step; options as in `gradient_learner`."""
+    return gradient_learner(
+        "maml", backbone, outputs, fixed_step, adapted_layers=adapted_layers, **options
+    )
+
+
+def anil(backbone: Stack, outputs: int, **options) -> GradientLearner:
+    """ANIL (Raghu et al. 2020): MAML that adapts the head alone."""
+    return gradient_learner(
+        "anil", backbone, outputs, fixed_step, adapted_layers=(-1,), **options
+    )
+
+
+def metasgd(
+    backbone: Stack,
+    outputs: int,
+    *,
+    adapted_layers: Sequence[int] = LAST_BLOCK_AND_HEAD,
+    **options,
+) -> GradientLearner:
+    """MetaSGD (Li et al. 2017): a step size for each parameter, meta-learned."""
+    return gradient_learner(
+        "metasgd",
+        backbone,
+        outputs,
+        learned_steps,
+        adapted_layers=adapted_layers,
+        **options,
+    )
+
+
+def meta_curvature(
+    backbone: Stack,
+    outputs: int,
+    *,
+    adapted_layers: Sequence[int] = LAST_BLOCK_AND_HEAD,
+    **options,
+) -> GradientLearner:
+    """Meta-Curvature (Park and Oliva 2019): gradients transformed along their modes."""
+    return gradient_learner(
+        "meta_curvature",
+        backbone,
+        outputs,
+        curvature,
+        adapted_layers=adapted_layers,
         **options,
     )
 

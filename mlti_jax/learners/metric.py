@@ -1,14 +1,19 @@
-"""Metric-based meta-learning: the nearest in a learned space (Sec. 2, Eq. 2)."""
+"""Metric-based meta-learning: the nearest in a learned space (Sec. 2, Eq. 2).
+
+A learner of this family is a network that embeds and a *classifier* that compares
+embedded queries with the embedded support set, without parameters of its own.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from mlti_jax.backbones import Stack
-from mlti_jax.errors import InputError
+from mlti_jax.errors import InputError, unknown_name
 from mlti_jax.learners.base import (
     CLASSIFICATION,
     Aux,
@@ -20,6 +25,10 @@ from mlti_jax.learners.base import (
     run_task,
 )
 from mlti_jax.types import Array, Batch, PyTree, Task
+
+Distance = Callable[[Array, Array], Array]
+# From the support set, its x embedded as `[N, D]`, and queries `[N_q, D]` to logits.
+Classifier = Callable[[Batch, Array], Array]
 
 
 def prototypes(embeddings: Array, support: Batch) -> Array:
@@ -42,9 +51,51 @@ def squared_euclidean(a: Array, b: Array) -> Array:
     return jnp.sum((a[:, None] - b[None]) ** 2, axis=-1)
 
 
+def cosine(a: Array, b: Array) -> Array:
+    r""":math:`1 - \frac{a_k \cdot b_r}{\|a_k\| \|b_r\|}`, as `[N, C]`; 1 for zeros."""
+    return 1 - _unit(a) @ _unit(b).T
+
+
+def _unit(a: Array) -> Array:
+    # The square root of 0 has no derivative: a constant is added below it.
+    return a / jnp.sqrt(jnp.sum(a**2, axis=-1, keepdims=True) + 1e-12)
+
+
+DISTANCES = {"squared_euclidean": squared_euclidean, "cosine": cosine}
+
+
+def nearest_prototype(distance: Distance) -> Classifier:
+    r"""ProtoNet (Snell et al. 2017): :math:`p(r|x) \propto \exp(-d(f(x), c_r))`."""
+
+    def classify(support: Batch, query_h: Array) -> Array:
+        return -distance(query_h, prototypes(support.x, support))
+
+    return classify
+
+
+def attention(distance: Distance, scale: float) -> Classifier:
+    r"""MatchingNet (Vinyals et al. 2016): a mean of the support's labels.
+
+    .. math:: p(r|x) = \sum_k a_k(x)\, y_{kr}, \quad
+              a(x) = \mathrm{softmax}_k(-s\, d(f(x), f(x_k)))
+    """
+
+    def classify(support: Batch, query_h: Array) -> Array:
+        scores = -scale * distance(query_h, support.x)
+        # log sum_k exp(score_k) y_kr: a log-softmax over r is then log p(r|x).
+        share = (
+            support.y
+            if support.weight is None
+            else (support.y * support.weight[:, None])
+        )
+        return jax.nn.logsumexp(scores[:, :, None], axis=1, b=share[None])
+
+    return classify
+
+
 @dataclasses.dataclass(frozen=True)
-class ProtoNet:
-    """Prototypical networks (Snell et al. 2017).
+class MetricLearner:
+    """Embeds support and query, and compares.
 
     Support and query are normalised as one batch in training; so they are at test
     time with the policy `batch` (which then looks at all queries together), while
@@ -52,10 +103,12 @@ class ProtoNet:
 
     Attributes:
       stack: the network that embeds; no head.
+      classify: from embedded sets to logits.
       norm: batch-norm policy at test time, `batch` or `running`.
     """
 
     stack: Stack
+    classify: Classifier
     norm: str = "running"
     objective: Objective = CLASSIFICATION
 
@@ -105,7 +158,7 @@ class ProtoNet:
     def loss(
         self, variables: Variables, task: Task, key: Array, layer: int, train: bool
     ) -> tuple[Array, Aux]:
-        r"""Eq. 2: cross-entropy of :math:`p(r|x) \propto \exp(-d(f(x), c_r))`."""
+        """Eq. 2: cross-entropy of the queries' labels."""
         task, state = self.embed(variables, task, key, len(self.stack), train, layer)
         logits = self._logits(task.support, task.query.x)
         loss = self.objective.loss(logits, task.query)
@@ -115,7 +168,7 @@ class ProtoNet:
     def predict(
         self, variables: Variables, support: Batch, query_x: PyTree, key: Array
     ) -> Array:
-        """Logits `[N_q, C]`, minus the squared distances to the prototypes."""
+        """Logits `[N_q, C]` of new samples, given a support set."""
         del key
         weight = support.weight
         if weight is not None:
@@ -132,9 +185,22 @@ class ProtoNet:
         return self._logits(support.replace(x=h[:size]), h[size:])
 
     def _logits(self, support: Batch, query_h: Array) -> Array:
-        flat = support.x.reshape(support.x.shape[0], -1)
-        centres = prototypes(flat, support)
-        return -squared_euclidean(query_h.reshape(query_h.shape[0], -1), centres)
+        support = support.replace(x=support.x.reshape(support.x.shape[0], -1))
+        return self.classify(support, query_h.reshape(query_h.shape[0], -1))
+
+
+def metric_learner(
+    name: str, backbone: Stack, classify: Classifier, objective: Objective, norm: str
+) -> MetricLearner:
+    """A learner of this family; regression is refused."""
+    if objective is not CLASSIFICATION:
+        raise InputError(
+            f"{name} classifies by comparison with the support set and has no form for "
+            "regression; use a gradient-based learner such as maml"
+        )
+    return MetricLearner(
+        stack=backbone, classify=classify, norm=norm, objective=objective
+    )
 
 
 def protonet(
@@ -143,12 +209,49 @@ def protonet(
     *,
     objective: Objective = CLASSIFICATION,
     norm: str = "running",
-) -> ProtoNet:
-    """ProtoNet; `outputs` is not needed, tasks may have any number of classes."""
+    distance: str = "squared_euclidean",
+) -> MetricLearner:
+    """Prototypical networks.
+
+    Args:
+      backbone: the network that embeds.
+      outputs: not needed, tasks may have any number of classes.
+      objective: must be classification.
+      norm: batch-norm policy at test time, `batch` or `running`.
+      distance: one of `DISTANCES`.
+    """
     del outputs
-    if objective is not CLASSIFICATION:
-        raise InputError(
-            "protonet classifies by the nearest prototype and has no form for "
-            "regression; use a gradient-based learner such as maml"
-        )
-    return ProtoNet(stack=backbone, norm=norm, objective=objective)
+    classify = nearest_prototype(_distance(distance))
+    return metric_learner("protonet", backbone, classify, objective, norm)
+
+
+def matchingnet(
+    backbone: Stack,
+    outputs: int,
+    *,
+    objective: Objective = CLASSIFICATION,
+    norm: str = "running",
+    distance: str = "cosine",
+    scale: float = 1.0,
+) -> MetricLearner:
+    """Matching networks, without full-context embeddings.
+
+    Args:
+      backbone: the network that embeds.
+      outputs: not needed, tasks may have any number of classes.
+      objective: must be classification.
+      norm: batch-norm policy at test time, `batch` or `running`.
+      distance: one of `DISTANCES`.
+      scale: of the distances before the softmax; 1 in the original.
+    """
+    del outputs
+    if not scale > 0:
+        raise InputError(f"matchingnet needs a positive scale, got {scale}")
+    classify = attention(_distance(distance), scale)
+    return metric_learner("matchingnet", backbone, classify, objective, norm)
+
+
+def _distance(name: str) -> Distance:
+    if name not in DISTANCES:
+        raise unknown_name("distance", name, DISTANCES)
+    return DISTANCES[name]

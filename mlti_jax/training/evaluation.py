@@ -20,6 +20,7 @@ from mlti_jax.training.step import Episode
 from mlti_jax.types import Array, PyTree
 
 SAMPLES_PER_PASS = 256  # whose features are computed at a time
+LARGEST_PASS = 2048  # samples of the tasks that are evaluated at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Evaluator:
     Attributes:
       learner, strategy: what is evaluated.
       episode: the size of a task.
-      tasks_per_pass: how many tasks at a time; the last pass is padded.
+      tasks_per_pass: how many tasks at a time, at most: fewer where they are so large
+        that they would have more than `LARGEST_PASS` samples. The last pass is padded.
     """
 
     learner: Learner
@@ -79,11 +81,14 @@ class Evaluator:
         """Whether the pool has fewer samples than the tasks have in all."""
         if self.learner.norm != "running" or not self.learner.shared_layers:
             return False
+        size = jax.tree.leaves(pool.x)[0].shape[0]
+        return size < num_tasks * self._task_size(pool)
+
+    def _task_size(self, pool: Pool) -> int:
         ways, shots, queries = self.episode
         if queries is None:
             queries = pool.index.shape[-1] - shots
-        size = jax.tree.leaves(pool.x)[0].shape[0]
-        return size < num_tasks * ways * (shots + queries)
+        return ways * (shots + queries)
 
     def __call__(
         self,
@@ -106,9 +111,11 @@ class Evaluator:
         if self._features_pay(pool, num_tasks):
             pool = self._with_features(variables, pool)
             layer = self.learner.shared_layers
+        fitting = max(1, LARGEST_PASS // self._task_size(pool))
+        at_once = min(self.tasks_per_pass, fitting)
         metrics = []
-        for start in range(0, num_tasks, self.tasks_per_pass):
-            tasks = jnp.arange(self.tasks_per_pass) + start
+        for start in range(0, num_tasks, at_once):
+            tasks = jnp.arange(at_once) + start
             metric = np.asarray(self._one_pass(variables, pool, key, tasks, layer))
             metrics.append(metric[: num_tasks - start])
             on_pass(len(metrics[-1]))

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from mlti_jax.progress import Progress
+
 Example = dict[str, Any]
 
 
@@ -35,7 +37,7 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       INSTRUCTIONS: what to download from where, and how it must lie in the folder.
       EXAMPLES: about how many the publisher's release makes, to show progress.
       processes: how many processes read the raw files.
-      on_example: called after every example, to show progress.
+      show_progress: whether to show how far the work is.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -44,7 +46,7 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     INSTRUCTIONS = ""
     EXAMPLES = 0
     processes: int = 1
-    on_example: Callable[[str], None] | None = None
+    show_progress: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         cls.MANUAL_DOWNLOAD_INSTRUCTIONS = cls.INSTRUCTIONS
@@ -75,6 +77,28 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
             metadata=tfds.core.MetadataDict(counts={}, skipped={}),
         )
 
+    def watch(
+        self, items: Iterable[Any], label: str, total: int, unit: str = "example"
+    ) -> Iterator[Any]:
+        """Passes items on, and shows how far it is.
+
+        Args:
+          items: to pass on.
+          label: what is done with them.
+          total: how many there will be, about.
+          unit: what one is called.
+        """
+        if not self.show_progress:
+            yield from items
+            return
+        bar = Progress(f"{self.name}, {label}", total, unit=unit)
+        try:
+            for item in items:
+                yield item
+                bar.update(1)
+        finally:
+            bar.close()
+
     def skip(self, reason: str) -> None:
         """Counts a sample that is left out."""
         skipped = self.info.metadata["skipped"]
@@ -90,7 +114,8 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     def _numbered(
         self, split: str, examples: Iterable[Example]
     ) -> Iterator[tuple[int, Example]]:
-        """Checks the order of the examples, counts them, and shows progress."""
+        """Checks the order of the examples, and counts them."""
+        examples = self.watch(examples, f"writing {split}", self.EXAMPLES)
         features = self.info.features
         counts: dict[str, Any] = {}
         last: tuple[int, ...] = ()
@@ -113,8 +138,6 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
             yield number, written
             # TFDS holds on to each example until all are written, to count them.
             written.clear()
-            if self.on_example is not None:
-                self.on_example(split)
         self.info.metadata["counts"][split] = counts
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import csv
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from mlti_jax.data import molecules, raw
 from mlti_jax.data.builders.base import Example
-from mlti_jax.data.molecules import MoleculeBuilder
+from mlti_jax.data.molecules import Assay, MoleculeBuilder
 from mlti_jax.data.pools import Splits
 from mlti_jax.errors import InputError
 
@@ -33,7 +33,7 @@ COLUMNS = ("Drug", "Y")
 class Metabolism(MoleculeBuilder):
     """The builder; records are grouped by data set, which is called assay here."""
 
-    EXAMPLES = 66_800
+    EXAMPLES = 64_800
     INSTRUCTIONS = (
         "Download the eight CYP data sets of the Therapeutics Data Commons (TDC, tasks"
         " 'CYP P450 Inhibition, Veith et al.' and 'CYP Substrate, Carbon-Mangels et"
@@ -57,24 +57,15 @@ class Metabolism(MoleculeBuilder):
     def read_raw(self, folder: pathlib.Path) -> dict[str, Iterable[Example]]:
         """Reads the tables; see the base class."""
         molecules.require_rdkit()
-        paths = {
-            name: raw.require(folder, f"{name}.tab", instructions=self.INSTRUCTIONS)
-            for name in TRAIN + TEST
-        }
-        return {"train": self._sets(paths, TRAIN), "test": self._sets(paths, TEST)}
-
-    def _sets(
-        self, paths: dict[str, pathlib.Path], names: tuple[str, ...]
-    ) -> Iterator[Example]:
-        for name in names:
-            smiles, labels = read_table(paths[name])
-            place = str(paths[name])
-            yield from self.examples(
-                name, place, molecules.parse_smiles, smiles, labels
-            )
+        assays = {}
+        for name in TRAIN + TEST:
+            path = raw.require(folder, f"{name}.tab", instructions=self.INSTRUCTIONS)
+            assays[name] = read_table(path)
+        splits = {"train": TRAIN, "test": TEST}
+        return self.assay_splits(molecules.parse_smiles, assays, splits)
 
 
-def read_table(path: pathlib.Path) -> tuple[list[str], list[int]]:
+def read_table(path: pathlib.Path) -> Assay:
     """SMILES and labels of a TDC table."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -94,7 +85,8 @@ def read_table(path: pathlib.Path) -> tuple[list[str], list[int]]:
                 f"line {number} of {path} has Drug {row['Drug']!r} and Y {row['Y']!r};"
                 f" expected SMILES, and 0 or 1. If the file is cut off, {raw.AGAIN}"
             )
-    return [row["Drug"] for row in rows], [int(float(row["Y"])) for row in rows]
+    labels = [int(float(row["Y"])) for row in rows]
+    return Assay(str(path), [row["Drug"] for row in rows], labels)
 
 
 def load(

@@ -19,6 +19,7 @@ import tensorflow_datasets as tfds
 from mlti_jax.data import image_folders, prepared, raw
 from mlti_jax.data.builders import base
 from mlti_jax.data.image_folders import split_names
+from mlti_jax.data.pickles import load_pickle
 from mlti_jax.data.pools import Splits
 from mlti_jax.errors import InputError
 
@@ -161,7 +162,7 @@ def read_list(
 
 def cached(path: pathlib.Path, classes: tuple[str, ...]) -> Iterator[base.Example]:
     """The examples of a file of the cache, class by class."""
-    images, rows = check_cache(path, raw.load_pickle(path), classes)
+    images, rows = check_cache(path, load_pickle(path), classes)
     for label in classes:
         for row in rows[label]:
             yield {"image": images[row], "label": label}

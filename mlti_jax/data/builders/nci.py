@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import pathlib
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from mlti_jax.data import molecules, raw
 from mlti_jax.data.builders.base import Example
-from mlti_jax.data.molecules import Molecule, MoleculeBuilder
+from mlti_jax.data.molecules import Assay, Molecule, MoleculeBuilder
 from mlti_jax.data.pools import Splits
 from mlti_jax.errors import InputError
 
@@ -47,24 +47,13 @@ class Nci(MoleculeBuilder):
         """Reads the archive; see the base class."""
         molecules.require_rdkit()
         path = raw.require(folder, ARCHIVE, instructions=self.INSTRUCTIONS)
+        assays = {}
         with raw.open_zip(path) as archive:
-            members = _members(archive)
-        return {
-            "train": self._assays(path, members, TRAIN),
-            "test": self._assays(path, members, TEST),
-        }
-
-    def _assays(
-        self, path: pathlib.Path, members: dict[str, str], assays: tuple[str, ...]
-    ) -> Iterator[Example]:
-        for assay in assays:
-            place = f"{members[assay]} in {path}"
-            with raw.open_zip(path) as archive:
-                content = raw.read_member(archive, members[assay])
-            records = split_records(content, place)
-            labels = [read_label(n, r, place) for n, r in enumerate(records)]
-            blocks = [record.partition("M  END")[0] for record in records]
-            yield from self.examples(assay, place, parse_block, blocks, labels)
+            for assay, member in _members(archive).items():
+                content = raw.read_member(archive, member)
+                assays[assay] = read_sdf(content, f"{member} in {path}")
+        splits = {"train": TRAIN, "test": TEST}
+        return self.assay_splits(parse_block, assays, splits)
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, str]:
@@ -80,6 +69,14 @@ def _members(archive: zipfile.ZipFile) -> dict[str, str]:
             )
         members[assay] = names[wanted]
     return members
+
+
+def read_sdf(content: bytes, place: str) -> Assay:
+    """The molecules' blocks and the labels of an SDF file."""
+    records = split_records(content, place)
+    labels = [read_label(n, record, place) for n, record in enumerate(records)]
+    blocks = [record.partition("M  END")[0] for record in records]
+    return Assay(place, blocks, labels)
 
 
 def split_records(content: bytes, place: str) -> list[str]:

@@ -15,6 +15,7 @@ import tensorflow_datasets as tfds
 
 from mlti_jax.data import prepared, raw
 from mlti_jax.data.builders import base
+from mlti_jax.data.pickles import load_pickle
 from mlti_jax.data.pools import RegressionPool, Splits
 from mlti_jax.errors import InputError, check_range
 
@@ -82,7 +83,7 @@ class Pose(base.DatasetBuilder):
 
 def read_pickle(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 `[objects, n, 128, 128, 1]`, angles in turns `[objects, n]`."""
-    content = raw.load_pickle(path)
+    content = load_pickle(path)
     if not isinstance(content, tuple | list) or len(content) != 2:
         raise InputError(
             f"{path} holds a {type(content).__name__}; expected a pair (x, y) of arrays"

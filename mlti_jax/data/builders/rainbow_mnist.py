@@ -193,9 +193,8 @@ def load(
         is_prepared = prepared.builder("rainbow_mnist", data_dir).is_prepared()
         source = "prepared" if is_prepared and seed == 0 else source
     if source == "prepared":
-        pools, used = _read_prepared(data_dir, parts, images_per_class, seed)
+        pools, used, available = _read_prepared(data_dir, parts, images_per_class, seed)
         origin = "RainbowMNIST as prepared"
-        available = IMAGES_PER_CLASS
     else:
         images, labels, source = mnist.load(source, data_dir)
         rows = split(labels, seed)
@@ -222,7 +221,8 @@ def _read_prepared(
     parts: dict[str, tuple[Combination, ...]],
     images_per_class: int,
     seed: int,
-) -> tuple[dict[str, DomainPool], int]:
+) -> tuple[dict[str, DomainPool], int, int]:
+    """Pools, images used a class and sub-dataset, and images that there are."""
     if seed:
         raise InputError(
             f"seed is {seed}, but the prepared RainbowMNIST was dealt out with seed 0;"
@@ -245,7 +245,7 @@ def _read_prepared(
         pools[name] = _pool(
             images, np.tile(np.arange(10).repeat(used), len(part)), part
         )
-    return pools, used
+    return pools, used, smallest
 
 
 def _render_pool(

@@ -1,4 +1,4 @@
-"""Tabula Muris (App. D.2): types of mouse cells; non-label-sharing, 5-way, 1/5-shot.
+"""Tabula Muris (App. E.1): types of mouse cells; non-label-sharing, 5-way, 1/5-shot.
 
 The benchmark of Cao et al. (2020): 23 organs, 15 for meta-training, 4 for
 meta-validation and 4 for meta-testing. A class is a cell type, its cells pooled over

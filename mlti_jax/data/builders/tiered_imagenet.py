@@ -30,6 +30,7 @@ import tensorflow_datasets as tfds
 from mlti_jax.data import image_folders, prepared, raw
 from mlti_jax.data.builders import base
 from mlti_jax.data.builders.tiered_imagenet_classes import TEST, TRAIN, VALIDATION
+from mlti_jax.data.pickles import load_pickle
 from mlti_jax.data.pools import Splits
 from mlti_jax.errors import InputError
 
@@ -92,7 +93,7 @@ class TieredImagenet(base.DatasetBuilder):
     def _examples(
         self, path: pathlib.Path, labels: np.ndarray, classes: tuple[str, ...]
     ) -> Iterator[base.Example]:
-        images = raw.load_pickle(path)
+        images = load_pickle(path)
         if not isinstance(images, list | np.ndarray) or len(images) != len(labels):
             size = len(images) if hasattr(images, "__len__") else 1
             raise InputError(
@@ -130,7 +131,7 @@ def read_labels(
     path: pathlib.Path, ids: list[tuple[str, str]], classes: tuple[str, ...]
 ) -> np.ndarray:
     """The class of each picture of a split, `[N]`, as its position in `classes`."""
-    numbers, names = _label_columns(path, raw.load_pickle(path))
+    numbers, names = _label_columns(path, load_pickle(path))
     position = {
         name: classes.index(wordnet_id)
         for name, wordnet_id in ids
