@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,10 @@ class TabulaMuris(DatasetBuilder):
         require_anndata()
         path = raw.require(folder, FILE, instructions=self.INSTRUCTIONS)
         file = CellFile.open(path)
-        cells = preprocess(file)
+        chunks = math.ceil(len(file.organs) / CELLS_AT_ONCE)
+        cells = preprocess(
+            file, lambda items, label: self.watch(items, label, chunks, "chunk")
+        )
         rows = {split: split_rows(cells, organs) for split, organs in ORGANS.items()}
         for split, chosen in rows.items():
             if not len(chosen):
@@ -277,19 +281,26 @@ def _reading(path: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def preprocess(file: CellFile) -> Cells:
+Watch = Callable[[Iterable[Any], str], Iterable[Any]]
+
+
+def preprocess(file: CellFile, watch: Watch = lambda items, label: items) -> Cells:
     """Filters cells and genes, normalises, and takes the logarithm.
 
     The file is read three times, so that only the highly variable genes are ever
     held in memory for all cells.
+
+    Args:
+      file: the counts.
+      watch: passes chunks of cells on and shows how far it is.
     """
     cells_per_gene = np.zeros(len(file.genes), np.int64)
-    for chunk in file.chunks(file.annotated):
+    for chunk in watch(file.chunks(file.annotated), "choosing common genes"):
         cells_per_gene += np.bincount(chunk.indices, minlength=len(file.genes))
     common = np.flatnonzero(cells_per_gene >= CELLS_PER_GENE)
 
     passed, moments = [], Moments()
-    for chunk in file.chunks(file.annotated):
+    for chunk in watch(file.chunks(file.annotated), "choosing cells"):
         chunk = chunk[:, common]
         deep = chunk.sum(axis=1, dtype=np.float64) >= COUNTS_PER_CELL
         passed.append(deep & (np.diff(chunk.indptr) >= GENES_PER_CELL))
@@ -310,7 +321,7 @@ def preprocess(file: CellFile) -> Cells:
         )
 
     parts, moments = [], Moments()
-    for chunk in file.chunks(usable):
+    for chunk in watch(file.chunks(usable), "normalising"):
         # Counts are of all common genes, also those that are not chosen.
         part = normalise(chunk[:, common])[:, np.flatnonzero(chosen)].log1p()
         moments.add(part)
