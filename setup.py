@@ -41,12 +41,16 @@ setup(
     extras_require={
         "bio": ["rdkit>=2024.3"],  # molecules: NCI and Metabolism
         "cells": ["anndata>=0.10"],  # Tabula Muris
+        "text": ["safetensors>=0.4", "tokenizers>=0.20", "wordllama>=0.4"],  # Huffpost
         "test": [
             "pytest>=8.0",
             "pytest-xdist>=3.5",
             "rdkit>=2024.3",
             "ruff>=0.8",
+            "safetensors>=0.4",
             "scanpy>=1.10",
+            "tokenizers>=0.20",
+            "wordllama>=0.4",
         ],
         # Compared with in tests and benchmarks; never needed to run the package.
         "torch": ["torch>=2.4"],

@@ -28,6 +28,7 @@ TABLE = {
     "tiered_imagenet": (2.0, 2.0, 4, 15, 50_000, 5, 1, 15),
     "huffpost": (2.0, 2.0, 1, 5, 10_000, 5, 1, 5),
 }
+LAYERS = {"pose": (0, 1, 2, 3, 4), "huffpost": (1,)}
 IMAGES = ("mini_imagenet", "tiered_imagenet", "isic", "dermnet")
 
 
@@ -81,7 +82,7 @@ def test_interpolation_is_the_papers():
         config = get_config(name)
         cutmix = name in (*IMAGES, "rainbow_mnist")
         assert config.interpolation.method == ("cutmix" if cutmix else "mixup")
-        layers = (0,) if cutmix else (0, 1, 2, 3, 4) if name == "pose" else (0, 1)
+        layers = (0,) if cutmix else LAYERS.get(name, (0, 1))
         assert config.interpolation.layers == layers
         sets = "query" if name in IMAGES else "both"
         assert config.strategy.mlti.intra_sets == sets
@@ -89,6 +90,16 @@ def test_interpolation_is_the_papers():
     assert (pose.strategy.mlti.alpha_intra, pose.strategy.intra.alpha) == (0.5, 0.5)
     cells = get_config("tabula_muris").backbone
     assert (cells.hidden, cells.slope, cells.dropout) == ((64, 64), 0.0, 0.2)
+
+
+def test_encoders_of_huffpost():
+    albert = get_config("huffpost", "encoder=albert")
+    assert albert.train.learning_rate == 2e-5
+    assert albert.backbone.get_type("pretrained") is str
+    assert albert.interpolation.layers[-1] == 13  # after the last of 12 layers
+    assert get_config("huffpost", "encoder=bag_of_words").backbone.name == "mlp"
+    with pytest.raises(InputError, match="unknown encoder 'bert'"):
+        get_config("huffpost", "encoder=bert")
 
 
 def shrink(config):

@@ -143,7 +143,7 @@ def test_bag_of_words():
     [
         ({"train_classes": 26}, "train_classes is 26; expected .* from 1 to 25"),
         ({"train_classes": None}, "train_classes is None"),
-        ({"features": "albert"}, "unknown features of Huffpost 'albert'"),
+        ({"features": "bert"}, "unknown features of Huffpost 'bert'"),
         # common, 3 numbers, 25 classes
         ({"vocabulary": 30}, "vocabulary is 30; expected .* from 1 to 29"),
         ({"vocabulary": 0}, "vocabulary is 0"),

@@ -2,19 +2,23 @@
 
 from collections.abc import Callable
 
+from mlti_jax.backbones.albert import albert
 from mlti_jax.backbones.conv4 import conv4
 from mlti_jax.backbones.layers import BatchNorm, ConvBlock, DenseBlock, Head
 from mlti_jax.backbones.mlp import mlp
 from mlti_jax.backbones.pose import pose
 from mlti_jax.backbones.resnet12 import resnet12
 from mlti_jax.backbones.stack import Mode, Stack
+from mlti_jax.backbones.text import word_mean
 from mlti_jax.errors import check_options, unknown_name
 
 BACKBONES: dict[str, Callable[..., Stack]] = {
+    "albert": albert,
     "conv4": conv4,
     "mlp": mlp,
     "pose": pose,
     "resnet12": resnet12,
+    "word_mean": word_mean,
 }
 
 
@@ -34,9 +38,11 @@ __all__ = [
     "Head",
     "Mode",
     "Stack",
+    "albert",
     "conv4",
     "make",
     "mlp",
     "pose",
     "resnet12",
+    "word_mean",
 ]

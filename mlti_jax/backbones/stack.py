@@ -40,16 +40,25 @@ class Stack:
 
     Attributes:
       layers: the modules, in order.
+      tied: for each layer, the layer whose parameters it uses: itself, or one before
+        it that is made alike. Then its own entry in `params` is empty: what trains
+        or adapts parameters has to name the other. None: every layer has its own.
     """
 
     layers: tuple[nn.Module, ...]
+    tied: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.layers)
 
     def append(self, layer: nn.Module) -> Stack:
         """The stack with one more layer on top."""
-        return Stack((*self.layers, layer))
+        tied = None if self.tied is None else (*self.tied, len(self))
+        return Stack((*self.layers, layer), tied)
+
+    def _owner(self, index: int) -> int:
+        """The layer whose parameters a layer uses."""
+        return index if self.tied is None else self.tied[index]
 
     def init(self, key: Array, x: PyTree) -> tuple[tuple, tuple]:
         """Initialises all layers on an input `x`, every leaf `[N, ...]`.
@@ -61,7 +70,12 @@ class Stack:
         for index, layer in enumerate(self.layers):
             layer_key = jax.random.fold_in(key, index)
             mode = Mode(train=False, batch_statistics=True)
-            x, variables = layer.init_with_output(layer_key, x, mode)
+            owner = self._owner(index)
+            if owner == index:
+                x, variables = layer.init_with_output(layer_key, x, mode)
+            else:
+                shared = {"params": params[owner]}
+                x, variables = layer.apply(shared, x, mode, mutable=["batch_stats"])
             params.append(variables.get("params", {}))
             state.append(variables.get("batch_stats", {}))
         return tuple(params), tuple(state)
@@ -102,7 +116,7 @@ class Stack:
             rngs = {} if key is None else {"dropout": jax.random.fold_in(key, index)}
             layer_hook = None if hook is None else _bind(hook, index)
             h, updated = self.layers[index].apply(
-                {"params": params[index], "batch_stats": state[index]},
+                {"params": params[self._owner(index)], "batch_stats": state[index]},
                 h,
                 mode,
                 weight=weight,

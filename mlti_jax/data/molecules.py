@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
+from mlti_jax import extras
 from mlti_jax.data import prepared, raw
 from mlti_jax.data.builders.base import DatasetBuilder, Example
 from mlti_jax.data.pools import DomainPool, Splits
@@ -129,12 +130,7 @@ class Molecule(NamedTuple):
 
 def require_rdkit() -> None:
     """Says which extra to install, where RDKit is missing."""
-    try:
-        import rdkit  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "molecules need the package 'rdkit'; pip install -e '.[bio]'"
-        ) from error
+    extras.require("rdkit", "bio")
 
 
 def featurise(mol: Any) -> Molecule | None:

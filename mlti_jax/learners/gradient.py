@@ -299,7 +299,7 @@ def gradient_learner(
     return GradientLearner(
         stack=stack,
         objective=objective,
-        adapted_layers=_layer_numbers(adapted_layers, len(stack)),
+        adapted_layers=_layer_numbers(adapted_layers, stack),
         rule=rule(inner_learning_rate),
         steps=steps,
         eval_steps=eval_steps,
@@ -366,11 +366,19 @@ def meta_curvature(
     )
 
 
-def _layer_numbers(layers: Sequence[int], num_layers: int) -> tuple[int, ...]:
+def _layer_numbers(layers: Sequence[int], stack: Stack) -> tuple[int, ...]:
     """Ascending layer numbers, negative ones counted from the top."""
-    if not layers or any(not -num_layers <= layer < num_layers for layer in layers):
+    size = len(stack)
+    if not layers or any(not -size <= layer < size for layer in layers):
         raise InputError(
-            f"adapted_layers must name at least one of the {num_layers} layers "
-            f"(the head is {num_layers - 1} or -1), got {tuple(layers)}"
+            f"adapted_layers must name at least one of the {size} layers "
+            f"(the head is {size - 1} or -1), got {tuple(layers)}"
         )
-    return tuple(sorted({layer % num_layers for layer in layers}))
+    numbers = tuple(sorted({layer % size for layer in layers}))
+    for number in numbers:
+        if stack.tied is not None and stack.tied.count(stack.tied[number]) > 1:
+            raise InputError(
+                f"adapted_layers names layer {number}, which shares its parameters "
+                "with others; adapt layers that have their own"
+            )
+    return numbers

@@ -12,14 +12,16 @@ import os
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from mlti_jax.data import prepared, raw
+from mlti_jax.data import prepared, raw, tokens
 from mlti_jax.data.builders.base import DatasetBuilder, Example
 from mlti_jax.data.pools import ClassPool, Splits
 from mlti_jax.errors import InputError, check_range, unknown_name
+from mlti_jax.types import PyTree
 
 TRAIN = (
     "POLITICS",
@@ -65,7 +67,7 @@ CLASSES = TRAIN + VALIDATION + TEST  # a file's label is the position here
 FILE = "huffpost.json"
 
 Texts = Iterable[str]
-Encoder = Callable[[Texts], np.ndarray]
+Encoder = Callable[[Texts], PyTree]
 
 
 class Huffpost(DatasetBuilder):
@@ -187,8 +189,45 @@ def bag_of_words(texts: Texts, vocabulary: int) -> Encoder:
     return encode
 
 
-# Each makes an encoder from the training titles and the size of the vocabulary.
-FEATURES: dict[str, Callable[[Texts, int], Encoder]] = {"bag_of_words": bag_of_words}
+class Options(NamedTuple):
+    """What `load` is told about features, for the way of making them to pick from."""
+
+    vocabulary: int
+    tokenizer: str | os.PathLike[str] | None
+    max_tokens: int
+
+
+def wordllama_tokens(max_tokens: int) -> Encoder:
+    """Encodes titles as tokens of wordllama, for the network `word_mean`."""
+    return tokens.token_encoder(
+        tokens.wordllama_tokenizer(), max_tokens, special_tokens=False
+    )
+
+
+def albert_tokens(tokenizer: str | os.PathLike[str] | None, max_tokens: int) -> Encoder:
+    """Encodes titles as tokens of a checkpoint, for the network `albert`.
+
+    Args:
+      tokenizer: folder of the checkpoint, with its tokenizer.json.
+      max_tokens: tokens of a title, the special ones included.
+    """
+    if tokenizer is None:
+        raise InputError(
+            "features 'albert' of Huffpost need the option tokenizer: the folder of a"
+            " checkpoint of ALBERT, with its tokenizer.json"
+        )
+    loaded = tokens.load_tokenizer(pathlib.Path(tokenizer) / "tokenizer.json")
+    return tokens.token_encoder(loaded, max_tokens, special_tokens=True)
+
+
+# Each makes an encoder from the training titles and the options.
+FEATURES: dict[str, Callable[[Texts, Options], Encoder]] = {
+    "bag_of_words": lambda texts, options: bag_of_words(texts, options.vocabulary),
+    "wordllama": lambda texts, options: wordllama_tokens(options.max_tokens),
+    "albert": lambda texts, options: albert_tokens(
+        options.tokenizer, options.max_tokens
+    ),
+}
 
 
 def load(
@@ -197,6 +236,8 @@ def load(
     train_classes: int = len(TRAIN),
     features: str = "bag_of_words",
     vocabulary: int = 2000,
+    tokenizer: str | os.PathLike[str] | None = None,
+    max_tokens: int = 32,
 ) -> Splits:
     """Loads Huffpost.
 
@@ -204,7 +245,10 @@ def load(
       data_dir: where prepared data lives; None for the default.
       train_classes: training categories, the first of `TRAIN`.
       features: how a title becomes the network's input, see `FEATURES`.
-      vocabulary: number of words known, all from titles of these training categories.
+      vocabulary: `bag_of_words`: number of words known, all from titles of these
+        training categories.
+      tokenizer: `albert`: folder of a checkpoint with its tokenizer.json.
+      max_tokens: `wordllama` and `albert`: tokens of a title; longer ones are cut.
     """
     check_range("train_classes", train_classes, len(TRAIN))
     if features not in FEATURES:
@@ -216,7 +260,8 @@ def load(
         return prepared.read(found, split, ("text", "label"), rows)
 
     train = titles("train", train_classes)
-    encode = FEATURES[features](train["text"], vocabulary)
+    options = Options(vocabulary, tokenizer, max_tokens)
+    encode = FEATURES[features](train["text"], options)
 
     def pool(columns: dict[str, np.ndarray]) -> ClassPool:
         present, label = np.unique(columns["label"], return_inverse=True)
@@ -224,14 +269,14 @@ def load(
             encode(columns["text"]), label, classes=[CLASSES[i] for i in present]
         )
 
+    size = f"{max_tokens} tokens of {features}"
+    if features == "bag_of_words":
+        size = f"{features} of {vocabulary:,} words"
     return Splits(
         name="huffpost",
         setting="non_label_sharing",
         train=pool(train),
         validation=pool(titles("validation")),
         test=pool(titles("test")),
-        note=(
-            f"Huffpost, titles as {features} of {vocabulary:,} words,"
-            f" {train_classes} training classes"
-        ),
+        note=(f"Huffpost, titles as {size}, {train_classes} training classes"),
     )

@@ -26,6 +26,7 @@ import numpy as np
 import scipy.sparse
 import tensorflow_datasets as tfds
 
+from mlti_jax import extras
 from mlti_jax.data import prepared, raw
 from mlti_jax.data.builders import base
 from mlti_jax.data.builders.base import DatasetBuilder, Example
@@ -247,12 +248,7 @@ class Moments:
 
 def require_anndata() -> None:
     """Says which extra to install, where the reader of .h5ad files is missing."""
-    try:
-        import anndata  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "cells need the package 'anndata'; pip install -e '.[cells]'"
-        ) from error
+    extras.require("anndata", "cells")
 
 
 @contextlib.contextmanager

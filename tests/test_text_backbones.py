@@ -1,0 +1,603 @@
+"""Networks for text: ALBERT against transformers, word vectors, masks, tokens."""
+
+import functools
+import json
+import sys
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from raw_files import prepare
+from test_huffpost import small_records, write
+
+from mlti_jax import backbones, data, extras, learners
+from mlti_jax import interpolation as itp
+from mlti_jax.backbones import Head, Mode, Stack, text
+from mlti_jax.backbones.albert_checkpoint import (
+    NAMES,
+    AlbertConfig,
+    load_pretrained,
+    shapes,
+)
+from mlti_jax.backbones.albert_checkpoint import SIZES as CONFIG_NAMES
+from mlti_jax.data import tokens
+from mlti_jax.data.builders import huffpost
+from mlti_jax.errors import InputError
+from mlti_jax.types import Batch, Task
+
+KEY = jax.random.key(0)
+SIZES = {
+    "vocabulary": 50,
+    "embedding": 8,
+    "hidden": 32,
+    "layers": 3,
+    "heads": 4,
+    "intermediate": 48,
+    "positions": 12,
+}
+SMALL = functools.partial(backbones.albert, **SIZES)
+SEQUENCE_LAYERS = range(1, 5)  # whose input is a sequence; 4 is the pooling
+TABLE = text.Table(jax.random.normal(KEY, (50, 6)))
+# What `word_mean` is, with a small table.
+WORDS = Stack((text.TokenMean(TABLE), *backbones.mlp((7,)).layers))
+
+
+def sentences(lengths, width, seed=0, vocabulary=50):
+    """Random tokens, padding included; same seed, same tokens at any width."""
+    rng = np.random.default_rng(seed)
+    ids = np.zeros((len(lengths), width), np.int32)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = rng.integers(1, vocabulary, length)
+    mask = np.arange(width) < np.array(lengths)[:, None]
+    junk = np.random.default_rng(seed + 100 + width).integers(0, vocabulary, ids.shape)
+    return {"ids": jnp.asarray(np.where(mask, ids, junk)), "mask": jnp.asarray(mask)}
+
+
+def text_task(seed=0, ways=3, shots=2):
+    """Sentences of 2 to 7 tokens in support and query, as from a pool."""
+    size = ways * shots
+    lengths = np.random.default_rng(seed).integers(2, 8, 2 * size)
+    x = data.pools.take_inputs(sentences(lengths, 8, seed), jnp.arange(2 * size))
+    y = jnp.repeat(jnp.eye(ways), shots, axis=0)
+    support, query = (
+        Batch(jax.tree.map(lambda leaf, p=part: leaf[p], x), y)
+        for part in (slice(None, size), slice(size, None))
+    )
+    return Task(support, query, jnp.int32(seed))
+
+
+# --------------------------------------------------------------------- the stacks
+
+
+@pytest.mark.parametrize(
+    ("stack", "embedding"),
+    [(SMALL(), 32), (SMALL(pool="mean"), 32), (WORDS, 7)],
+    ids=["first", "mean", "words"],
+)
+def test_every_split_gives_the_whole(stack, embedding):
+    stack = stack.append(Head(5))
+    x = sentences([1, 4, 9, 0], 9)
+    params, state = jax.jit(stack.init)(KEY, x)
+    mode = Mode(True, True)
+
+    @jax.jit
+    def run(params, state, x):
+        results = [stack.apply(params, state, x, mode=mode)]
+        for layer in range(1, len(stack)):
+            middle, new = stack.apply(params, state, x, 0, layer, mode=mode)
+            results.append(stack.apply(params, new, middle, layer, mode=mode))
+        return results, middle
+
+    (whole, *splits), last = run(params, state, x)
+    assert whole[0].shape == (4, 5)
+    assert last.shape == (4, embedding)
+    assert np.isfinite(whole[0]).all()
+    for split in splits:
+        chex.assert_trees_all_close(split, whole, atol=1e-5, rtol=1e-5)
+
+
+def test_tied_layers_have_one_set_of_parameters():
+    stack = SMALL().append(Head(5))
+    assert stack.tied == (0, 1, 1, 1, 4, 5, 6)
+    x = sentences([3, 5], 5)
+    params, state = jax.jit(stack.init)(KEY, x)
+    assert [bool(layer) for layer in params] == [1, 1, 0, 0, 0, 1, 1]
+    untied = Stack(stack.layers)
+    copies = (params[0], params[1], params[1], params[1], *params[4:])
+    np.testing.assert_allclose(
+        stack.apply(params, state, x)[0], untied.apply(copies, state, x)[0], atol=1e-6
+    )
+
+    def loss(stack, params):
+        return (stack.apply(params, state, x)[0] ** 2).sum()
+
+    # The gradient of the shared parameters is the sum over the layers.
+    shared = jax.grad(functools.partial(loss, stack))(params)
+    each = jax.grad(functools.partial(loss, untied))(copies)
+    summed = jax.tree.map(lambda *g: sum(g), *each[1:4])
+    chex.assert_trees_all_close(shared[1], summed, rtol=1e-4, atol=1e-5)
+
+
+def test_tied_layers_keep_running_averages_of_their_own():
+    block = backbones.DenseBlock(4)
+    stack = Stack((block, block), (0, 0))
+    x = jax.random.normal(KEY, (6, 4))
+    params, state = stack.init(KEY, x)
+    assert params[1] == {}
+    _, new = stack.apply(params, state, x, mode=Mode(True, True))
+    means = [layer["norm"]["mean"] for layer in new]
+    assert np.abs(means[0] - means[1]).max() > 1e-3
+
+
+def test_tokens_that_the_table_lacks_are_not_hidden():
+    stack = SMALL()
+    x = sentences([2, 2], 2)
+    params, state = stack.init(KEY, x)
+    x["ids"] = x["ids"].at[0, 0].set(50)
+    out, _ = stack.apply(params, state, x)
+    assert np.isnan(out[0]).all()
+    assert np.isfinite(out[1]).all()
+
+
+@pytest.mark.parametrize("stack", [SMALL(), WORDS], ids=["albert", "words"])
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (jnp.ones((2, 3)), "takes {'ids'"),
+        ({"ids": jnp.ones((2, 3), int)}, r"got \['ids'\]"),
+        ({"ids": jnp.ones((2, 3)), "mask": jnp.ones((2, 3))}, "layers from 1 up"),
+        ({"ids": jnp.ones((2, 3), int), "mask": jnp.ones((2, 4))}, "shape .2, 3."),
+    ],
+)
+def test_bad_inputs(stack, x, message):
+    with pytest.raises(InputError, match=message):
+        stack.init(KEY, x)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pool": "last"}, "unknown pooling of ALBERT 'last'; choose .* first, mean"),
+        ({"width": 3}, "unknown option of backbone albert 'width'"),
+        ({"heads": 5}, "hidden is 32, not a multiple of heads .5."),
+        ({"layers": 0}, "ALBERT's layers is 0"),
+        ({"pretrained": "folder"}, "sizes are those of the checkpoint folder"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(InputError, match=message):
+        backbones.make("albert", **{**SIZES, **options})
+
+
+def test_sequences_longer_than_the_positions():
+    with pytest.raises(InputError, match="13 tokens, but ALBERT knows 12 positions"):
+        SMALL().init(KEY, sentences([13], 13))
+
+
+# ------------------------------------------------------------------ interpolation
+
+
+@functools.cache
+def albert_variables(pool="mean"):
+    stack = SMALL(pool=pool)
+    return stack, *jax.jit(stack.init)(KEY, sentences([3], 12))
+
+
+@functools.cache
+def mixed_output(pool, layer):
+    """What the network makes of two sets of sentences, mixed at a layer."""
+    stack, params, state = albert_variables(pool)
+
+    @jax.jit
+    def run(x_i, x_j, lam):
+        h_i, h_j = (stack.apply(params, state, x, 0, layer)[0] for x in (x_i, x_j))
+        h = itp.mix(itp.mixup(KEY, lam, h_i), h_i, h_j)
+        return h, stack.apply(params, state, h, layer)[0]
+
+    return run
+
+
+@pytest.mark.parametrize("pool", ["first", "mean"])
+@pytest.mark.parametrize("layer", SEQUENCE_LAYERS)
+def test_padding_has_no_influence_on_mixed_sequences(pool, layer):
+    run, lengths = mixed_output(pool, layer), ([2, 5, 6, 1], [6, 5, 3, 2])
+    # The longest sentence has 6 tokens: further ones are padding in both.
+    narrow = run(*(sentences(n, 6, seed) for seed, n in enumerate(lengths)), 0.3)
+    wide = run(*(sentences(n, 10, seed) for seed, n in enumerate(lengths)), 0.3)
+    np.testing.assert_allclose(wide[1], narrow[1], atol=1e-5)
+    # Nor have other tokens in the place of padding.
+    x_i, x_j = (sentences(n, 6, seed) for seed, n in enumerate(lengths))
+    x_i["ids"] = jnp.where(x_i["mask"], x_i["ids"], 7)
+    np.testing.assert_allclose(run(x_i, x_j, 0.3)[1], narrow[1], atol=1e-5)
+    # While a real one of the longer sequence counts.
+    x_j["ids"] = x_j["ids"].at[0, 5].add(1)
+    changed = np.abs(run(x_i, x_j, 0.3)[1] - narrow[1]).max(axis=1)
+    assert changed[0] > 1e-4
+    assert changed[1:].max() < 1e-5
+
+
+@pytest.mark.parametrize("layer", SEQUENCE_LAYERS)
+def test_mask_of_a_mixed_sequence_is_the_union(layer):
+    stack, params, state = albert_variables()
+    x_i, x_j = sentences([2, 4, 1], 5, 1), sentences([5, 1, 1], 5, 2)
+    h, out = mixed_output("mean", layer)(x_i, x_j, 0.7)
+    m_i, m_j = (np.asarray(x["mask"], np.float32) for x in (x_i, x_j))
+    union = np.maximum(m_i, m_j)
+    np.testing.assert_array_equal(np.asarray(h["mask"]) > 0, union)
+    h_i, h_j = (
+        np.asarray(stack.apply(params, state, x, 0, layer)[0]["h"]) for x in (x_i, x_j)
+    )
+    by_hand = 0.7 * h_i * m_i[..., None] + 0.3 * h_j * m_j[..., None]
+    np.testing.assert_allclose(h["h"], by_hand, atol=1e-6)
+    # With the union, of zeros and ones, given to the layers above from the start.
+    by_hand = {"h": jnp.asarray(by_hand), "mask": jnp.asarray(union, jnp.int32)}
+    expected, _ = stack.apply(params, state, by_hand, layer)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+def test_a_share_of_one_leaves_the_first_sequence_as_it_is():
+    stack, params, state = albert_variables()
+    x_i, x_j = sentences([2, 4], 5, 1), sentences([5, 1], 5, 2)
+    _, out = mixed_output("mean", 2)(x_i, x_j, 1.0)
+    np.testing.assert_allclose(out, stack.apply(params, state, x_i)[0], atol=1e-5)
+
+
+# --------------------------------------------------------------- learners on text
+
+
+@pytest.mark.parametrize(
+    "stack", [backbones.albert(**SIZES | {"layers": 2}), WORDS], ids=["albert", "words"]
+)
+@pytest.mark.parametrize(
+    ("name", "options"), [("protonet", {}), ("maml", {"steps": 1})]
+)
+def test_learners(stack, name, options):
+    learner = learners.make(name, stack, outputs=3, **options)
+    task_i, task_j = text_task(1), text_task(2)
+    variables = learner.init(KEY, task_i.support.x)
+    layers = sorted({0, 1, learner.deepest_mixing_layer})
+
+    @jax.jit
+    def run(variables):
+        def loss(params, layer):
+            current = variables.replace(params=params)
+            parts = [
+                learner.embed(current, task, KEY, layer, True)[0]
+                for task in (task_i, task_j)
+            ]
+            mixed = itp.non_label_sharing(KEY, *parts, 0.4) if layer else task_i
+            return learner.loss(current, mixed, KEY, layer, True)[0]
+
+        return [jax.value_and_grad(loss)(variables.params, layer) for layer in layers]
+
+    for loss, grads in run(variables):
+        assert np.isfinite(loss)
+        chex.assert_tree_all_finite(grads)
+        norms = [jax.tree.map(jnp.linalg.norm, layer) for layer in grads["model"]]
+        assert all(sum(jax.tree.leaves(n)) > 0 for n in norms if n)
+    outputs = learner.predict(variables, task_i.support, task_i.query.x, KEY)
+    assert outputs.shape == (6, 3)
+    assert np.isfinite(outputs).all()
+
+
+def test_tokens_are_not_interpolated():
+    learner = learners.make("protonet", WORDS, outputs=3)
+    task = text_task(1)
+    variables = learner.init(KEY, task.support.x)
+    mixed = itp.non_label_sharing(KEY, task, text_task(2), 0.4)
+    with pytest.raises(InputError, match="can't be interpolated: take layers from 1"):
+        learner.loss(variables, mixed, KEY, 0, True)
+
+
+# ------------------------------------------------------------------- word vectors
+
+
+@pytest.mark.parametrize("mask_type", [bool, np.int32, np.float32])
+def test_mean_of_words_by_hand(mask_type):
+    x = sentences([3, 1, 8, 0], 8)
+    x["mask"] = x["mask"].astype(mask_type)
+    out, _ = WORDS.apply(*WORDS.init(KEY, x), x, 0, 1)
+    table, ids = np.asarray(TABLE.vectors), np.asarray(x["ids"])
+    for row, length in enumerate([3, 1, 8]):
+        by_hand = table[ids[row, :length]].mean(axis=0)
+        np.testing.assert_allclose(out[row], by_hand, atol=1e-6)
+    np.testing.assert_array_equal(out[3], 0.0)
+
+
+def test_table_is_a_parameter_only_if_trained():
+    x = sentences([3, 2], 4)
+    params, state = WORDS.init(KEY, x)
+    assert params[0] == {}
+    assert state[0] == {}
+    trained = Stack((text.TokenMean(TABLE, train_table=True),))
+    params, state = trained.init(KEY, x)
+    np.testing.assert_array_equal(params[0]["table"], TABLE.vectors)
+    grad = jax.grad(lambda p: trained.apply(p, state, x)[0].sum())(params)
+    touched = np.flatnonzero(np.asarray(grad[0]["table"]).any(axis=1))
+    real = np.asarray(x["ids"])[np.asarray(x["mask"])]
+    np.testing.assert_array_equal(touched, np.unique(real))
+
+
+def test_word_mean_with_the_vectors_of_wordllama():
+    pytest.importorskip("wordllama")
+    safetensors = pytest.importorskip("safetensors.numpy")
+    stack = backbones.make("word_mean", hidden=(20, 10))
+    encode = huffpost.wordllama_tokens(16)
+    x = encode(["a senate vote on the budget", "", "wedding dress ideas"])
+    assert x["mask"].sum(axis=1)[1] == 0
+    params, state = stack.init(KEY, jax.tree.map(jnp.asarray, x))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == (256 + 2) * 20 + 220
+    out, _ = stack.apply(params, state, jax.tree.map(jnp.asarray, x), 0, 1)
+    path = extras.package_file("wordllama", text.WORDLLAMA_TABLE, "text")
+    table = safetensors.load_file(path)["embedding.weight"].astype(np.float32)
+    assert table.shape == (32_000, 256)
+    by_hand = table[x["ids"][0][x["mask"][0]]].mean(axis=0)
+    np.testing.assert_allclose(out[0], by_hand, atol=1e-5)
+    np.testing.assert_array_equal(out[1], 0.0)
+
+
+# -------------------------------------------------------------------- checkpoints
+
+
+def save_checkpoint(folder, seed=0, change=None, prefix="", pooler=True, **fields):
+    """Writes a small checkpoint; `change` may edit its tensors."""
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    rng = np.random.default_rng(seed)
+    config = AlbertConfig(**SIZES)
+    tensors = {}
+    for part, names in NAMES.items():
+        for ours, theirs in names.items():
+            shape = shapes(config)[part][ours]
+            shape = shape[::-1] if ours.endswith("kernel") else shape
+            values = rng.normal(0, 0.2, shape).astype(np.float32)
+            if part != "dense" or pooler:
+                tensors[prefix + theirs] = values
+    if change is not None:
+        change(tensors)
+    folder.mkdir(exist_ok=True)
+    numpy_files.save_file(tensors, folder / "model.safetensors")
+    sizes = {theirs: getattr(config, ours) for ours, theirs in CONFIG_NAMES.items()}
+    written = {
+        "model_type": "albert",
+        "hidden_act": "gelu_new",
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+        **sizes,
+        **fields,
+    }
+    written = {name: value for name, value in written.items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(written))
+    return folder
+
+
+def test_checkpoint_is_where_parameters_start(tmp_path):
+    folder = save_checkpoint(tmp_path / "a")
+    loaded = load_pretrained(folder)
+    assert loaded.config == AlbertConfig(**SIZES)
+    stack = backbones.make("albert", pretrained=str(folder))
+    x = sentences([2, 3], 4)
+    params, _ = stack.init(KEY, x)
+    assert len(stack) == len(params) == 6
+    for layer, part in ((0, "embeddings"), (1, "encoder"), (5, "dense")):
+        chex.assert_trees_all_close(params[layer], loaded.params[part])
+    # Another key, the same parameters, but for what the checkpoint does not have.
+    stack = backbones.albert(pretrained=folder, pool="mean")
+    other, _ = stack.init(jax.random.key(1), x)
+    chex.assert_trees_all_close(other[:5], params[:5])
+    assert np.abs(other[5]["kernel"] - params[5]["kernel"]).max() > 0.01
+
+
+def test_checkpoint_of_a_larger_network(tmp_path):
+    bare = load_pretrained(save_checkpoint(tmp_path / "a", pooler=False))
+    part = save_checkpoint(tmp_path / "b", prefix="albert.", pooler=False)
+    chex.assert_trees_all_close(load_pretrained(part).params, bare.params)
+    assert set(bare.params) == {"embeddings", "encoder"}
+
+
+def set_nan(tensors):
+    tensors["embeddings.LayerNorm.bias"][2] = np.nan
+
+
+def set_shape(tensors):
+    name = "encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
+    tensors[name] = tensors[name][:, :5].copy()
+
+
+def remove(tensors):
+    del tensors["encoder.embedding_hidden_mapping_in.bias"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"change": set_nan}, r"model.safetensors: .* embeddings.LayerNorm.bias .*NaN"),
+        ({"change": set_shape}, r"ffn.weight has shape \[48, 5\]; expected \[48, 32\]"),
+        ({"change": remove}, "has no tensor encoder.embedding_hidden_mapping_in.bias"),
+        ({"model_type": "bert"}, "config.json has model_type 'bert'; .*'albert'"),
+        ({"hidden_act": "gelu"}, "has hidden_act 'gelu'; expected 'gelu_new'"),
+        ({"num_hidden_groups": 2}, "has num_hidden_groups 2; expected 1"),
+        ({"hidden_size": ...}, "config.json has no hidden_size"),
+        ({"num_hidden_layers": "3"}, "config.json: ALBERT's layers is '3'"),
+        ({"layer_norm_eps": None}, "config.json: "),
+    ],
+)
+def test_bad_checkpoints(tmp_path, options, message):
+    folder = save_checkpoint(tmp_path / "bad", **options)
+    with pytest.raises(InputError, match=message):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_missing_and_damaged_files(tmp_path, name):
+    folder = save_checkpoint(tmp_path / "bad")
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(InputError, match=f"{name} .*download it again"):
+        load_pretrained(folder)
+    path.unlink()
+    with pytest.raises(InputError, match=f"no file .*{name}; give the folder"):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize("package", ["safetensors", "tokenizers", "wordllama"])
+def test_missing_packages(tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    calls = {
+        "safetensors": lambda: load_pretrained(tmp_path),
+        "tokenizers": lambda: tokens.load_tokenizer(tmp_path / "tokenizer.json"),
+        "wordllama": lambda: extras.package_file(
+            "wordllama", text.WORDLLAMA_TABLE, "text"
+        ),
+    }
+    with pytest.raises(InputError, match=f"package '{package}'; pip install .*text"):
+        calls[package]()
+
+
+# ------------------------------------------------------------------------- parity
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", ["AlbertModel", "AlbertForSequenceClassification"])
+def test_albert_equals_transformers(tmp_path, kind):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AlbertConfig(
+        vocab_size=50,
+        embedding_size=8,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=12,
+    )
+    torch.manual_seed(0)
+    model = getattr(transformers, kind)(config).eval()
+    with torch.no_grad():
+        for name, values in model.named_parameters():
+            # Normalisation far from the identity, biases far from zero.
+            noise = 0.3 * torch.randn(values.shape)
+            scale = "norm.weight" in name.lower()
+            values.copy_(1 + noise if scale else noise)
+    model.save_pretrained(tmp_path)
+
+    x = sentences([9, 1, 5, 7], 9)
+    encoder = model if kind == "AlbertModel" else model.albert
+    with torch.no_grad():
+        theirs = encoder(
+            torch.from_numpy(np.array(x["ids"])).long(),
+            attention_mask=torch.from_numpy(np.array(x["mask"])).long(),
+            output_hidden_states=True,
+        )
+    stack = backbones.albert(pretrained=tmp_path)
+    params, state = stack.init(KEY, x)
+    mask = np.asarray(x["mask"])[..., None]
+    assert len(theirs.hidden_states) == 4
+    for layer, expected in enumerate(theirs.hidden_states, start=1):
+        ours, _ = stack.apply(params, state, x, 0, layer)
+        np.testing.assert_allclose(ours["h"], expected.numpy() * mask, atol=1e-4)
+    last = theirs.last_hidden_state.numpy() * mask
+    np.testing.assert_allclose(ours["h"], last, atol=1e-4)
+    pooled, _ = stack.apply(params, state, x)
+    np.testing.assert_allclose(pooled, theirs.pooler_output.numpy(), atol=1e-4)
+    averaged, _ = backbones.albert(pretrained=tmp_path, pool="mean").apply(
+        params, state, x, 0, 5
+    )
+    np.testing.assert_allclose(averaged, last.sum(1) / mask.sum(1), atol=1e-4)
+
+
+# ------------------------------------------------------------- features of Huffpost
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    raw = write(tmp_path_factory.mktemp("raw"), small_records())
+    data_dir = tmp_path_factory.mktemp("data")
+    prepare("huffpost", raw, data_dir)
+    return data_dir
+
+
+@pytest.fixture
+def tokenizer_folder(tmp_path):
+    """A tokenizer that knows a few words and marks both ends, as ALBERT's does."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = ["<pad>", "<unk>", "[CLS]", "[SEP]", "common", "word0", "number1"]
+    vocabulary = {word: i for i, word in enumerate(words)}
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel(vocabulary, unk_token="<unk>")
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    made.enable_padding(length=40)  # must not matter
+    made.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_features_of_a_checkpoint(small, tokenizer_folder):
+    load = functools.partial(
+        data.load,
+        "huffpost",
+        data_dir=small,
+        features="albert",
+        tokenizer=str(tokenizer_folder),
+    )
+    splits = load(max_tokens=7)
+    x = splits.train.x
+    assert x["ids"].shape == x["mask"].shape == (75, 7)
+    assert x["ids"].dtype == jnp.int32
+    # "common word0 number0" and "common word0 number1"
+    np.testing.assert_array_equal(x["ids"][0], [2, 4, 5, 1, 3, 0, 0])
+    np.testing.assert_array_equal(x["ids"][1], [2, 4, 5, 6, 3, 0, 0])
+    np.testing.assert_array_equal(x["mask"][0], [1, 1, 1, 1, 1, 0, 0])
+    assert "7 tokens of albert" in splits.note
+    cut = load(max_tokens=4).train.x
+    np.testing.assert_array_equal(cut["ids"][0], [2, 4, 5, 3])
+    assert load().test.x["ids"].shape == (30, 32)
+    # In a task, ids stay whole and the mask can be mixed.
+    task = data.sample_task(splits.train, KEY, ways=3, shots=1, queries=2)
+    assert task.query.x["ids"].dtype == jnp.int32
+    assert task.query.x["mask"].dtype == jnp.float32
+    stack = backbones.albert(**SIZES)
+    out, _ = stack.apply(*stack.init(KEY, task.support.x), task.support.x)
+    assert np.isfinite(out).all()
+
+
+def test_features_of_wordllama(small):
+    pytest.importorskip("wordllama")
+    tokenizers = pytest.importorskip("tokenizers")
+    splits = data.load("huffpost", data_dir=small, features="wordllama", max_tokens=10)
+    path = str(extras.package_file("wordllama", tokens.WORDLLAMA_TOKENIZER, "text"))
+    tokenizer = tokenizers.Tokenizer.from_file(path)
+    ids = tokenizer.encode("common word2 number1", add_special_tokens=False).ids
+    x = splits.train.x
+    np.testing.assert_array_equal(x["ids"][7, : len(ids)], ids)
+    np.testing.assert_array_equal(x["mask"][7], np.arange(10) < len(ids))
+    assert splits.validation.x["ids"].shape == (18, 10)
+    assert "10 tokens of wordllama" in splits.note
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "'albert' .* need the option tokenizer"),
+        ({"tokenizer": "/nowhere"}, "no tokenizer /nowhere/tokenizer.json"),
+        ({"tokenizer": ..., "max_tokens": 2}, "max_tokens is 2; .* from 3 to 512"),
+        ({"tokenizer": ..., "max_tokens": 513}, "max_tokens is 513"),
+        ({"tokenizer": ..., "max_tokens": None}, "max_tokens is None"),
+    ],
+)
+def test_bad_features(small, tokenizer_folder, options, message):
+    if options.get("tokenizer") is ...:
+        options = options | {"tokenizer": tokenizer_folder}
+    with pytest.raises(InputError, match=message):
+        data.load("huffpost", data_dir=small, features="albert", **options)
+
+
+def test_file_that_is_no_tokenizer(small, tokenizer_folder):
+    path = tokenizer_folder / "tokenizer.json"
+    path.write_text("{}")
+    with pytest.raises(InputError, match=r"tokenizer.json is no tokenizer .*again"):
+        tokens.load_tokenizer(path)
