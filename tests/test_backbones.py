@@ -130,13 +130,14 @@ def test_hook_changes_the_output_before_normalisation():
     params, state = jax.jit(stack.init)(KEY, x)
     seen = []
 
-    def hook(layer, h, output):
-        seen.append((layer, h.shape, output.shape))
-        return output * jnp.where(jnp.arange(8) == 0, 0.0, 1.0)
+    def hook(layer, linear):
+        seen.append((layer, linear.kernel.shape, linear.output.shape))
+        # The same map with its first channel's kernel at zero.
+        return linear.apply(linear.kernel * jnp.where(jnp.arange(8) == 0, 0.0, 1.0))
 
     h, _ = jax.jit(functools.partial(stack.apply, hook=hook))(params, state, x)
     plain, _ = jax.jit(stack.apply)(params, state, x)
-    assert seen[0] == (0, (4, 28, 28, 3), (4, 28, 28, 8))
+    assert seen[0] == (0, (3, 3, 3, 8), (4, 28, 28, 8))
     assert [layer for layer, _, _ in seen] == [0, 1, 2, 3]
     # A channel of zeros stays at the offset, which is zero.
     np.testing.assert_allclose(h[..., 0], 0.0, atol=1e-6)

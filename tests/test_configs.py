@@ -85,7 +85,7 @@ def test_interpolation_is_the_papers():
         layers = (0,) if cutmix else LAYERS.get(name, (0, 1))
         assert config.interpolation.layers == layers
         sets = "query" if name in IMAGES else "both"
-        assert config.strategy.mlti.intra_sets == sets
+        assert config.strategy.mlti.within == sets
     pose = get_config("pose")
     assert (pose.strategy.mlti.alpha_intra, pose.strategy.intra.alpha) == (0.5, 0.5)
     cells = get_config("tabula_muris").backbone

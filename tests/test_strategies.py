@@ -111,10 +111,10 @@ def test_alpha_of_intra_pairs_is_its_own(tasks):
 
 def test_query_only_where_partner_is_the_task_itself(tasks):
     strategy = strategies.mlti(
-        form="non_label_sharing", method="mixup", layers=(0,), intra_sets="query"
+        form="non_label_sharing", method="mixup", layers=(0,), within="query"
     )
     intra = strategies.intra(
-        form="non_label_sharing", method="mixup", layers=(0,), intra_sets="query"
+        form="non_label_sharing", method="mixup", layers=(0,), within="query"
     )
     transform = jax.jit(intra.transform, static_argnums=(3, 4))
     mixed = transform(None, tasks, KEY, 0, 4)
@@ -147,7 +147,7 @@ def test_a_single_task_gets_a_partner(maml, name, extra):
 def penalised(name, value):
     return Strategy(
         name,
-        init=lambda learner, variables, key: {"value": jnp.float32(value)},
+        init=lambda learner, variables, key, x: {"value": jnp.float32(value)},
         sample=lambda variables, key: variables.replace(
             params=jax.tree.map(lambda p: p + 0 * value, variables.params)
         ),
@@ -215,7 +215,7 @@ def test_versions_of_a_task_and_their_reduction(maml, tasks):
         ({"form": "both"}, "form of interpolation"),
         ({"method": "blend"}, "mixing method"),
         ({"partners": "next"}, "choice of partners"),
-        ({"intra_sets": "support"}, "choice of sets"),
+        ({"within": "support"}, "augmentation within a task"),
         ({"alpha": 0.0}, "alpha must be positive"),
         ({"alpha_intra": -1.0}, "alpha_intra must be positive"),
         ({"method": "cutmix", "layers": (0, 1)}, "layer 0 only"),

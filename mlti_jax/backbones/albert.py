@@ -21,7 +21,7 @@ from mlti_jax.backbones.albert_checkpoint import (
     load_pretrained,
     shapes,
 )
-from mlti_jax.backbones.stack import Mode, Stack
+from mlti_jax.backbones.stack import LayerHook, Mode, Stack, run_linear
 from mlti_jax.errors import InputError, check_options, unknown_name
 from mlti_jax.types import Array, PyTree
 
@@ -68,7 +68,7 @@ class Embeddings(Part):
         h: PyTree,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> PyTree:
         del mode, weight, hook
         ids, mask = text.tokens(h)
@@ -96,7 +96,7 @@ class EncoderLayer(Part):
         h: PyTree,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> PyTree:
         del mode, weight, hook
         p, epsilon = self.parameters("encoder"), self.config.epsilon
@@ -124,7 +124,7 @@ class Pool(nn.Module):
         h: PyTree,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> Array:
         del mode, weight, hook
         if self.kind == "first":
@@ -141,14 +141,12 @@ class Dense(Part):
         h: Array,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> Array:
         del mode, weight
         p = self.parameters("dense")
-        out = h @ p["kernel"] + p["bias"]
-        if hook is not None:
-            out = hook(h, out)
-        return jnp.tanh(out)
+        out = run_linear(hook, p["kernel"], lambda kernel: h @ kernel)
+        return jnp.tanh(out + p["bias"])
 
 
 def _sequence(h: Array, mask: Array) -> PyTree:

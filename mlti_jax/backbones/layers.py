@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from mlti_jax import ops
-from mlti_jax.backbones.stack import Mode
+from mlti_jax.backbones.stack import LayerHook, Mode, run_linear
 from mlti_jax.types import Array, PyTree
 
 # Uniform in +-1/sqrt(fan in), the initialisation of the reference implementations.
@@ -68,12 +67,11 @@ class ConvBlock(nn.Module):
         h: Array,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> Array:
         shape = (3, 3, h.shape[-1], self.filters)
-        out = ops.conv2d(h, self.param("kernel", uniform_fan_in, shape))
-        if hook is not None:
-            out = hook(h, out)
+        kernel = self.param("kernel", uniform_fan_in, shape)
+        out = run_linear(hook, kernel, lambda k: ops.conv2d(h, k))
         out = BatchNorm(name="norm")(out, mode, weight)
         return nn.relu(ops.max_pool(out))
 
@@ -99,13 +97,11 @@ class PlainConvBlock(nn.Module):
         h: Array,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> Array:
         shape = (3, 3, h.shape[-1], self.filters)
         kernel = self.param("kernel", uniform_fan_in, shape)
-        out = ops.conv2d(h, kernel, strides=self.strides)
-        if hook is not None:
-            out = hook(h, out)
+        out = run_linear(hook, kernel, lambda k: ops.conv2d(h, k, strides=self.strides))
         out = BatchNorm(name="norm")(out, mode, weight)
         out = nn.relu(ops.max_pool(out) if self.pool else out)
         return out.mean(axis=(1, 2)) if self.mean else out
@@ -126,15 +122,14 @@ class ReshapingDense(nn.Module):
         h: Array,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> Array:
         del mode, weight
         flat = h.reshape(h.shape[0], -1)
         outputs = math.prod(self.shape)
         kernel = self.param("kernel", uniform_fan_in, (flat.shape[-1], outputs))
-        out = flat @ kernel + self.param("bias", nn.initializers.zeros, (outputs,))
-        if hook is not None:
-            out = hook(h, out)
+        bias = self.param("bias", nn.initializers.zeros, (outputs,))
+        out = run_linear(hook, kernel, lambda k: flat @ k) + bias
         return out.reshape(h.shape[0], *self.shape)
 
 
@@ -157,12 +152,11 @@ class DenseBlock(nn.Module):
         h: Array,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> Array:
         shape = (h.shape[-1], self.features)
-        out = h @ self.param("kernel", uniform_fan_in, shape)
-        if hook is not None:
-            out = hook(h, out)
+        kernel = self.param("kernel", uniform_fan_in, shape)
+        out = run_linear(hook, kernel, lambda k: h @ k)
         out = BatchNorm(name="norm")(out, mode, weight)
         out = nn.leaky_relu(out, self.slope)
         if self.dropout > 0:
@@ -181,7 +175,7 @@ class Head(nn.Module):
         h: PyTree,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> Array:
         del mode, weight, hook
         h = h.reshape(h.shape[0], -1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from mlti_jax import ops
 from mlti_jax.backbones.layers import BatchNorm, uniform_fan_in
-from mlti_jax.backbones.stack import Mode, Stack
+from mlti_jax.backbones.stack import LayerHook, Mode, Stack, run_linear
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array
 
@@ -38,15 +38,16 @@ class ResidualBlock(nn.Module):
         h: Array,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> Array:
         out = h
         for index in range(3):
             shape = (3, 3, out.shape[-1], self.filters)
             kernel = self.param(f"kernel{index}", uniform_fan_in, shape)
-            linear = ops.conv2d(out, kernel)
-            if hook is not None and index == 2:
-                linear = hook(out, linear)
+            # A hook is shown the last of the three.
+            linear = run_linear(
+                hook if index == 2 else None, kernel, partial(ops.conv2d, out)
+            )
             out = BatchNorm(name=f"norm{index}")(linear, mode, weight)
             if index < 2:
                 out = nn.leaky_relu(out, self.slope)

@@ -15,7 +15,25 @@ import jax
 
 from mlti_jax.types import Array, PyTree
 
-Hook = Callable[[int, PyTree, Array], Array]
+
+class LinearMap(NamedTuple):
+    """A block's linear map at work, as a hook is shown it.
+
+    Attributes:
+      output: what the map gives, before it is normalised.
+      kernel: the map's kernel.
+      apply: `kernel -> output`, the same input under another kernel of that shape.
+    """
+
+    output: Array
+    kernel: Array
+    apply: Callable[[Array], Array]
+
+
+# (layer, its linear map) -> what is normalised instead of the map's output
+Hook = Callable[[int, LinearMap], Array]
+# The same for one layer.
+LayerHook = Callable[[LinearMap], Array]
 
 
 class Mode(NamedTuple):
@@ -104,8 +122,8 @@ class Stack:
           key: a PRNG key for noise, needed if a layer draws any in training.
           mode: train or not, and which statistics normalise.
           weight: `[N]`, 0 for samples that must not enter the statistics.
-          hook: `(layer, input, output) -> output`, may change what a block's linear
-            map gives before it is normalised.
+          hook: `(layer, LinearMap) -> output`, may change what a block's linear map
+            gives before it is normalised.
 
         Returns:
           `(H^stop, state)`, with the state of the layers run brought up to date.
@@ -129,5 +147,13 @@ class Stack:
         return h, tuple(state)
 
 
-def _bind(hook: Hook, index: int) -> Callable[[PyTree, Array], Array]:
-    return lambda h, output: hook(index, h, output)
+def _bind(hook: Hook, index: int) -> LayerHook:
+    return lambda linear: hook(index, linear)
+
+
+def run_linear(
+    hook: LayerHook | None, kernel: Array, apply: Callable[[Array], Array]
+) -> Array:
+    """A block's linear map `apply(kernel)`, and what the hook makes of it."""
+    output = apply(kernel)
+    return output if hook is None else hook(LinearMap(output, kernel, apply))

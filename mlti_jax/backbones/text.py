@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from mlti_jax import extras
 from mlti_jax.backbones.mlp import mlp
-from mlti_jax.backbones.stack import Mode, Stack
+from mlti_jax.backbones.stack import LayerHook, Mode, Stack
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
@@ -114,7 +113,7 @@ class TokenMean(nn.Module):
         h: PyTree,
         mode: Mode,
         weight: Array | None = None,
-        hook: Callable | None = None,
+        hook: LayerHook | None = None,
     ) -> Array:
         del mode, weight, hook
         ids, mask = tokens(h)

@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from mlti_jax.backbones import Mode, Stack
+from mlti_jax.backbones import Hook, Mode, Stack
 from mlti_jax.errors import unknown_name
 from mlti_jax.types import Array, Batch, PyTree, Task
 
@@ -54,6 +54,25 @@ class Aux:
     outputs_before: Array
 
 
+class Perturbation(NamedTuple):
+    """What is done to hidden outputs inside a task, before they are normalised.
+
+    Gradient-based learners take it, for Meta-Dropout.
+
+    Attributes:
+      support: `key -> Hook`, noise for the support set; the inner loop draws it anew
+        in every step, in training and at test.
+      query: the hook for the query set, without noise.
+      samples: draws whose losses are averaged in each inner step of training.
+      eval_samples: the same at test time.
+    """
+
+    support: Callable[[Array], Hook]
+    query: Hook
+    samples: int = 1
+    eval_samples: int = 1
+
+
 class Objective(NamedTuple):
     """What is minimised and what is reported.
 
@@ -74,6 +93,9 @@ class Learner(Protocol):
     """A meta-learning algorithm, for one task.
 
     Attributes:
+      family: `gradient` (adapts by gradients), `metric` (compares) or `supervised`
+        (trains a classifier); which strategies apply is told by it.
+      episodic: whether it trains on tasks; if not, on flat batches.
       stack: the network.
       objective: loss and metric.
       joint_statistics: whether support and query are normalised as one batch.
@@ -85,6 +107,8 @@ class Learner(Protocol):
       norm: which statistics normalise at test time, one of `NORM_POLICIES`.
     """
 
+    family: str
+    episodic: bool
     stack: Stack
     objective: Objective
     joint_statistics: bool
@@ -227,11 +251,13 @@ def run_task(
     key: Array,
     mode: Mode,
     joint: bool,
+    hooks: tuple[Hook | None, Hook | None] = (None, None),
 ) -> tuple[Task, PyTree]:
     """Runs the layers `start..stop-1` on both sets of a task.
 
     Args:
       joint: whether the two sets are normalised as one batch or each by itself.
+      hooks: for the support and the query set, where they are not one batch.
 
     Returns:
       The task with x at layer `stop`, and the state.
@@ -240,9 +266,9 @@ def run_task(
         return task, state
     key_support, key_query = jax.random.split(key)
 
-    def run(state, x, weight, key):
+    def run(state, x, weight, key, hook=None):
         return stack.apply(
-            params, state, x, start, stop, key=key, mode=mode, weight=weight
+            params, state, x, start, stop, key=key, mode=mode, weight=weight, hook=hook
         )
 
     support, query = task.support, task.query
@@ -254,8 +280,8 @@ def run_task(
         support_x = jax.tree.map(lambda leaf: leaf[:size], h)
         query_x = jax.tree.map(lambda leaf: leaf[size:], h)
     else:
-        support_x, state = run(state, support.x, support.weight, key_support)
-        query_x, state = run(state, query.x, query.weight, key_query)
+        support_x, state = run(state, support.x, support.weight, key_support, hooks[0])
+        query_x, state = run(state, query.x, query.weight, key_query, hooks[1])
     task = task.replace(
         support=support.replace(x=support_x), query=query.replace(x=query_x)
     )

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 
 import jax
 
-from mlti_jax.backbones import Head, Stack
+from mlti_jax.backbones import Head, Hook, Stack
 from mlti_jax.errors import InputError
 from mlti_jax.learners.base import (
     CLASSIFICATION,
     Aux,
     Objective,
+    Perturbation,
     Variables,
     check_norm,
     mode_for,
@@ -110,6 +111,8 @@ class GradientLearner:
     unroll: bool = True
     norm: str = "batch"
 
+    family = "gradient"
+    episodic = True
     joint_statistics = False
     class_pairs = False
 
@@ -133,27 +136,65 @@ class GradientLearner:
         return Variables(params={"model": params, "rule": rule}, state=state)
 
     def embed(
-        self, variables: Variables, task: Task, key: Array, layer: int, train: bool
+        self,
+        variables: Variables,
+        task: Task,
+        key: Array,
+        layer: int,
+        train: bool,
+        perturbation: Perturbation | None = None,
     ) -> tuple[Task, PyTree]:
-        """Moves a task's x from the input to `layer`, each set by its statistics."""
-        return self._run_shared(variables, task, key, 0, layer, train)
+        """Moves a task's x from the input to `layer`, each set by its statistics.
+
+        With a perturbation, the noise of these layers is drawn here, once.
+        """
+        hooks = (None, None)
+        if perturbation is not None:
+            hooks = (perturbation.support(key), perturbation.query)
+        return self._run_shared(variables, task, key, 0, layer, train, hooks)
 
     def loss(
-        self, variables: Variables, task: Task, key: Array, layer: int, train: bool
+        self,
+        variables: Variables,
+        task: Task,
+        key: Array,
+        layer: int,
+        train: bool,
+        perturbation: Perturbation | None = None,
     ) -> tuple[Array, Aux]:
         r"""Eq. 1: :math:`\mathcal{L}(f_\phi; D^q)` with phi adapted to :math:`D^s`.
 
-        The features of the shared layers are computed once, outside the inner loop.
+        The features of the shared layers are computed once, outside the inner loop;
+        with a perturbation, the support set's once for each of its draws.
         """
         key_shared, key_inner, key_outer = jax.random.split(key, 3)
-        first = self.deepest_mixing_layer
-        task, state = self._run_shared(variables, task, key_shared, layer, first, train)
+        first, hook = self.deepest_mixing_layer, None
+        if perturbation is None:
+            task, state = self._run_shared(
+                variables, task, key_shared, layer, first, train
+            )
+            entry = first
+        else:
+            # Noise on the support set is drawn anew in every step, by `adapt`.
+            query, hook, entry = task.query, perturbation.query, layer
+            h, state = self.stack.apply(
+                variables.params["model"],
+                variables.state,
+                query.x,
+                layer,
+                first,
+                key=key_shared,
+                mode=mode_for(self.norm, train),
+                weight=query.weight,
+                hook=hook,
+            )
+            task = task.replace(query=query.replace(x=h))
         variables = variables.replace(state=state)
-        phi = self.adapt(variables, task.support, key_inner, first, train)
+        phi = self.adapt(variables, task.support, key_inner, entry, train, perturbation)
 
         def judge(params):
             outputs, new_state = self._forward(
-                params, state, task.query, first, key_outer, train
+                params, state, task.query, first, key_outer, train, hook
             )
             return self.objective.loss(outputs, task.query), outputs, new_state
 
@@ -169,8 +210,12 @@ class GradientLearner:
         key: Array,
         layer: int = 0,
         train: bool = False,
+        perturbation: Perturbation | None = None,
     ) -> PyTree:
-        """The network's parameters after adaptation to `support`.
+        r"""The network's parameters after adaptation to `support`.
+
+        With a perturbation, the loss of step t is
+        :math:`\frac1S \sum_s \mathcal{L}(\phi; D^s, \text{noise}_{ts})`.
 
         Args:
           variables: as from `init`.
@@ -178,37 +223,61 @@ class GradientLearner:
           key: a PRNG key for noise (dropout), used in training only.
           layer: the layer at which x enters, at most `L^s`.
           train: whether this is training: number of steps, noise, statistics.
+          perturbation: noise on hidden outputs.
 
         Returns:
           Parameters of the whole stack, one entry a layer; shared layers unchanged.
         """
         params, state = variables.params["model"], variables.state
         first = self.deepest_mixing_layer
-        mode = mode_for(self.norm, train)
-        h, _ = self.stack.apply(
-            params,
-            state,
-            support.x,
-            layer,
-            first,
-            key=key,
-            mode=mode,
-            weight=support.weight,
-        )
-        features = support.replace(x=h)
+        num_steps = self.steps if train else self.eval_steps
 
-        def loss_fn(adapted: PyTree, index: int | Array) -> Array:
-            step_key = jax.random.fold_in(key, index)
+        def shared(key: Array, hook: Hook | None = None) -> PyTree:
+            return self.stack.apply(
+                params,
+                state,
+                support.x,
+                layer,
+                first,
+                key=key,
+                mode=mode_for(self.norm, train),
+                weight=support.weight,
+                hook=hook,
+            )[0]
+
+        def loss_of(adapted: PyTree, h: PyTree, key: Array, hook: Hook | None) -> Array:
+            batch = support.replace(x=h)
             merged = self._merge(params, adapted)
-            outputs, _ = self._forward(merged, state, features, first, step_key, train)
-            return self.objective.loss(outputs, features)
+            outputs, _ = self._forward(merged, state, batch, first, key, train, hook)
+            return self.objective.loss(outputs, batch)
+
+        if perturbation is None:
+            features = shared(key)
+
+            def loss_fn(adapted: PyTree, index: int | Array) -> Array:
+                step_key = jax.random.fold_in(key, index)
+                return loss_of(adapted, features, step_key, None)
+
+        else:
+            samples = perturbation.samples if train else perturbation.eval_samples
+            keys = jax.random.split(key, (num_steps, samples))
+            # The shared layers do not change: all draws of all steps at once.
+            draw = jax.vmap(lambda k: shared(k, perturbation.support(k)))
+            features = jax.vmap(draw)(keys)
+
+            def loss_fn(adapted: PyTree, index: int | Array) -> Array:
+                def one(h, key):
+                    return loss_of(adapted, h, key, perturbation.support(key))
+
+                step_features = jax.tree.map(lambda leaf: leaf[index], features)
+                return jax.vmap(one)(step_features, keys[index]).mean()
 
         rule_params = variables.params["rule"]
         adapted = adapt(
             loss_fn,
             self._adapted(params),
             lambda grads: self.rule.step(rule_params, grads),
-            self.steps if train else self.eval_steps,
+            num_steps,
             second_order=self.second_order,
             remat=self.remat,
             unroll=self.unroll,
@@ -216,14 +285,20 @@ class GradientLearner:
         return self._merge(params, adapted)
 
     def predict(
-        self, variables: Variables, support: Batch, query_x: PyTree, key: Array
+        self,
+        variables: Variables,
+        support: Batch,
+        query_x: PyTree,
+        key: Array,
+        perturbation: Perturbation | None = None,
     ) -> Array:
         """Outputs `[N_q, C]` of the network adapted to `support`."""
-        phi = self.adapt(variables, support, key)
+        phi = self.adapt(variables, support, key, perturbation=perturbation)
+        hook = None if perturbation is None else perturbation.query
         mode = mode_for(self.norm, train=False)
-        return self.stack.apply(phi, variables.state, query_x, mode=mode)[0]
+        return self.stack.apply(phi, variables.state, query_x, mode=mode, hook=hook)[0]
 
-    def _run_shared(self, variables, task, key, start, stop, train):
+    def _run_shared(self, variables, task, key, start, stop, train, hooks=(None, None)):
         return run_task(
             self.stack,
             variables.params["model"],
@@ -234,9 +309,10 @@ class GradientLearner:
             key=key,
             mode=mode_for(self.norm, train),
             joint=self.joint_statistics,
+            hooks=hooks,
         )
 
-    def _forward(self, params, state, batch, start, key, train):
+    def _forward(self, params, state, batch, start, key, train, hook=None):
         return self.stack.apply(
             params,
             state,
@@ -245,6 +321,7 @@ class GradientLearner:
             key=key,
             mode=mode_for(self.norm, train),
             weight=batch.weight,
+            hook=hook,
         )
 
     def _adapted(self, params: tuple) -> tuple:

@@ -1,17 +1,27 @@
-"""Strategies. A new one is one file and one line in `STRATEGIES`."""
+"""Strategies. A new one is one file, a line in `STRATEGIES`, and one in `APPLIES`."""
 
+import inspect
 from collections.abc import Callable, Mapping
 
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax.errors import InputError, check_options, unknown_name
+from mlti_jax.strategies.applicability import APPLIES, check_applicable
 from mlti_jax.strategies.base import (
     Strategy,
     chain,
     check_layers,
+    each_task,
     eval_variables,
     init_variables,
     meta_objective,
+    perturbation,
 )
+from mlti_jax.strategies.maxup import maxup
+from mlti_jax.strategies.metaaug import metaaug
+from mlti_jax.strategies.metadropout import metadropout
+from mlti_jax.strategies.metamix import metamix
+from mlti_jax.strategies.metareg import metareg
 from mlti_jax.strategies.mlti import cross, intra, mlti
+from mlti_jax.strategies.taml import taml
 
 
 def vanilla() -> Strategy:
@@ -24,10 +34,13 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "mlti": mlti,
     "intra": intra,
     "cross": cross,
+    "metamix": metamix,
+    "maxup": maxup,
+    "metaaug": metaaug,
+    "metareg": metareg,
+    "taml": taml,
+    "metadropout": metadropout,
 }
-
-# Those that mix samples; they are given the dataset's form, method and layers.
-INTERPOLATING = frozenset({"mlti", "intra", "cross"})
 
 
 def parse(names: str) -> tuple[str, ...]:
@@ -45,37 +58,54 @@ def make(
     names: str,
     *,
     interpolation: Mapping[str, object],
+    labels: str = "as_drawn",
     options: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Strategy:
     """Builds a strategy, or a chain of several, by name.
 
+    Each is given those facts of the data that its function names, and its options.
+
     Args:
       names: one of `STRATEGIES`, or several joined by `+`.
-      interpolation: `form`, `method` and `layers`, for those that mix samples.
+      interpolation: `form`, `method` and `layers`: how samples are mixed.
+      labels: what MetaAug may do to them, one of `metaaug.LABELS`: `permute` classes
+        that all tasks share, `shift` targets, or leave them `as_drawn`.
       options: the hyper-parameters of each, by its name.
     """
+    facts = {**interpolation, "labels": labels}
     built = []
     for name in parse(names):
-        own = dict((options or {}).get(name, {}))
-        if name in INTERPOLATING:
-            own = {**interpolation, **own}
-        built.append(STRATEGIES[name](**own))
+        function = STRATEGIES[name]
+        own = (options or {}).get(name, {})
+        check_options(f"strategy {name}", function, own)
+        known = inspect.signature(function).parameters
+        given = {fact: value for fact, value in facts.items() if fact in known}
+        built.append(function(**{**given, **own}))
     return chain(*built)
 
 
 __all__ = [
-    "INTERPOLATING",
+    "APPLIES",
     "STRATEGIES",
     "Strategy",
     "chain",
+    "check_applicable",
     "check_layers",
     "cross",
+    "each_task",
     "eval_variables",
     "init_variables",
     "intra",
     "make",
+    "maxup",
     "meta_objective",
+    "metaaug",
+    "metadropout",
+    "metamix",
+    "metareg",
     "mlti",
     "parse",
+    "perturbation",
+    "taml",
     "vanilla",
 ]

@@ -14,19 +14,23 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax.errors import InputError
-from mlti_jax.learners import Aux, Learner, Variables
+from mlti_jax.learners import Aux, Learner, Perturbation, Variables
 from mlti_jax.types import Array, PyTree, Task
 
-# (learner, variables, key) -> parameters of the strategy
-Init = Callable[[Learner, Variables, Array], PyTree]
-# (variables, key) -> variables, once per meta-batch, before anything else
+# (learner, variables, key, input) -> parameters of the strategy
+Init = Callable[[Learner, Variables, Array, PyTree], PyTree]
+# (tasks [M], key) -> tasks [M] with other labels, before anything else
+Relabel = Callable[[Task, Array], Task]
+# (variables, key) -> variables, once per meta-batch, before any layer is run
 Sample = Callable[[Variables, Array], Variables]
+# variables -> what is done to hidden outputs inside a task, in training and at test
+Perturb = Callable[[Variables], Perturbation]
 # (variables, tasks [M], key, layer, B) -> tasks [B, m], with x at the static layer;
 # the tasks beyond B are there as partners only
 Transform = Callable[[Variables, Task, Array, int, int], Task]
 # (losses [B, m], aux [B, m]) -> scalar
 Reduce = Callable[[Array, Aux], Array]
-# (variables, losses [B, m], aux [B, m]) -> scalar, added to the loss
+# (variables before `sample`, losses [B, m], aux [B, m]) -> scalar, added to the loss
 Penalty = Callable[[Variables, Array, Aux], Array]
 # variables -> variables, for evaluation
 EvalVariables = Callable[[Variables], Variables]
@@ -41,7 +45,9 @@ class Strategy(NamedTuple):
         given tasks whose x is at that layer.
       extra_tasks: `meta-batch size -> tasks drawn beyond it`, as partners only.
       init: makes parameters of the strategy's own, trained with the learner's.
+      relabel: gives the tasks of a meta-batch other labels.
       sample: changes the variables once per meta-batch, before any layer is run.
+      perturb: noise on hidden outputs inside a task; gradient-based learners only.
       transform: makes m versions of each task of the meta-batch.
       reduce: turns the losses of all tasks into one; the mean by default.
       penalty: is added to that.
@@ -52,7 +58,9 @@ class Strategy(NamedTuple):
     layers: tuple[int, ...] = (0,)
     extra_tasks: Callable[[int], int] = lambda batch_size: 0
     init: Init | None = None
+    relabel: Relabel | None = None
     sample: Sample | None = None
+    perturb: Perturb | None = None
     transform: Transform | None = None
     reduce: Reduce | None = None
     penalty: Penalty | None = None
@@ -62,15 +70,20 @@ class Strategy(NamedTuple):
 def chain(*strategies: Strategy) -> Strategy:
     """Combines strategies: `chain(mlti(...), metareg(...))`.
 
-    Each member sees its own parameters as `variables.strategy`. Changes of variables
-    are applied in order, penalties are added. One member at most may transform the
-    tasks, and one at most reduce the losses: two would undo each other's work.
+    Each member sees its own parameters as `variables.strategy`. Changes of labels and
+    of variables are applied in order, penalties are added. One member at most may
+    transform the tasks, one reduce the losses, and one perturb hidden outputs: two
+    would undo each other's work.
     """
     if not strategies:
         raise InputError("chain needs at least one strategy")
     if len(strategies) == 1:
         return strategies[0]
-    for field, deed in (("transform", "change the tasks"), ("reduce", "reduce losses")):
+    for field, deed in (
+        ("transform", "replace the tasks' samples"),
+        ("reduce", "reduce losses"),
+        ("perturb", "perturb hidden outputs"),
+    ):
         doers = [s.name for s in strategies if getattr(s, field) is not None]
         if len(doers) > 1:
             raise InputError(
@@ -78,6 +91,8 @@ def chain(*strategies: Strategy) -> Strategy:
                 "second would undo the first; keep one of them"
             )
     transforming = [s for s in strategies if s.transform is not None]
+    perturbing = [s for s in strategies if s.perturb is not None]
+    relabelling = [s for s in strategies if s.relabel is not None]
 
     def own(variables: Variables, index: int) -> Variables:
         return variables.replace(strategy=variables.strategy[index])
@@ -91,12 +106,19 @@ def chain(*strategies: Strategy) -> Strategy:
                 variables = changed.replace(strategy=variables.strategy)
         return variables
 
-    def init(learner, variables, key):
+    def init(learner, variables, key, x):
         keys = jax.random.split(key, len(strategies))
         return tuple(
-            () if s.init is None else s.init(learner, variables, k)
+            () if s.init is None else s.init(learner, variables, k, x)
             for s, k in zip(strategies, keys, strict=True)
         )
+
+    def relabel(tasks, key):
+        for strategy, k in zip(
+            relabelling, jax.random.split(key, len(relabelling)), strict=True
+        ):
+            tasks = strategy.relabel(tasks, k)
+        return tasks
 
     def sample(variables, key):
         return in_turn("sample", variables, jax.random.split(key, len(strategies)))
@@ -104,6 +126,10 @@ def chain(*strategies: Strategy) -> Strategy:
     def transform(variables, *args):
         index = strategies.index(transforming[0])
         return transforming[0].transform(own(variables, index), *args)
+
+    def perturb(variables):
+        index = strategies.index(perturbing[0])
+        return perturbing[0].perturb(own(variables, index))
 
     def penalty(variables, losses, aux):
         return sum(
@@ -117,12 +143,32 @@ def chain(*strategies: Strategy) -> Strategy:
         layers=transforming[0].layers if transforming else (0,),
         extra_tasks=lambda size: max(s.extra_tasks(size) for s in strategies),
         init=init,
+        relabel=relabel if relabelling else None,
         sample=sample,
+        perturb=perturb if perturbing else None,
         transform=transform if transforming else None,
         reduce=next((s.reduce for s in strategies if s.reduce is not None), None),
         penalty=penalty,
         eval_variables=lambda variables: in_turn("eval_variables", variables),
     )
+
+
+def each_task(function: Callable[[Array, Task], Task], versions: int = 1) -> Transform:
+    """A `transform` that makes m versions of each task by itself.
+
+    Args:
+      function: `(key, task) -> task`.
+      versions: m, each with a key of its own.
+    """
+
+    def transform(variables, tasks, key, layer, size):
+        del variables, layer
+        tasks = jax.tree.map(lambda leaf: leaf[:size], tasks)
+        keys = jax.random.split(key, (size, versions))
+        of_one_task = jax.vmap(function, in_axes=(0, None))
+        return jax.vmap(of_one_task)(keys, tasks)
+
+    return transform
 
 
 def init_variables(
@@ -133,7 +179,7 @@ def init_variables(
     variables = learner.init(key_learner, x)
     if strategy.init is None:
         return variables
-    own = strategy.init(learner, variables, key_strategy)
+    own = strategy.init(learner, variables, key_strategy, x)
     return variables.replace(strategy=own)
 
 
@@ -163,10 +209,16 @@ def meta_objective(
     """
     key_sample, key_embed, key_transform, key_loss = jax.random.split(key, 4)
     num_tasks = tasks.domain.shape[0]
+    means = variables
+    if strategy.relabel is not None:
+        tasks = strategy.relabel(tasks, jax.random.fold_in(key, num_tasks))
     if strategy.sample is not None:
         variables = strategy.sample(variables, key_sample)
+    noise = perturbation(strategy, variables)
     if layer > 0:
-        embed = jax.vmap(lambda t, k: learner.embed(variables, t, k, layer, True))
+        embed = jax.vmap(
+            lambda t, k: learner.embed(variables, t, k, layer, True, **noise)
+        )
         tasks, states = embed(tasks, jax.random.split(key_embed, num_tasks))
         variables = variables.replace(state=_mean_over_tasks(states))
     if strategy.transform is not None:
@@ -175,7 +227,7 @@ def meta_objective(
         tasks = jax.tree.map(lambda leaf: leaf[:batch_size, None], tasks)
     versions = tasks.domain.shape[1]
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tasks)
-    loss_fn = jax.vmap(lambda t, k: learner.loss(variables, t, k, layer, True))
+    loss_fn = jax.vmap(lambda t, k: learner.loss(variables, t, k, layer, True, **noise))
     losses, aux = loss_fn(flat, jax.random.split(key_loss, batch_size * versions))
     state = _mean_over_tasks(aux.state)
     losses, aux = jax.tree.map(
@@ -184,7 +236,7 @@ def meta_objective(
     )
     loss = losses.mean() if strategy.reduce is None else strategy.reduce(losses, aux)
     if strategy.penalty is not None:
-        loss = loss + strategy.penalty(variables, losses, aux)
+        loss = loss + strategy.penalty(means, losses, aux)
     return loss, aux.replace(state=state)
 
 
@@ -193,6 +245,13 @@ def eval_variables(strategy: Strategy, variables: Variables) -> Variables:
     if strategy.eval_variables is None:
         return variables
     return strategy.eval_variables(variables)
+
+
+def perturbation(strategy: Strategy, variables: Variables) -> dict[str, Perturbation]:
+    """The keyword argument for a learner, empty where nothing is perturbed."""
+    if strategy.perturb is None:
+        return {}
+    return {"perturbation": strategy.perturb(variables)}
 
 
 def check_layers(learner: Learner, strategy: Strategy) -> None:

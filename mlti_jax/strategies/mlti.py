@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from mlti_jax import interpolation
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax import augmentation, interpolation
+from mlti_jax.errors import unknown_name
+from mlti_jax.interpolation import Method
 from mlti_jax.strategies.base import Strategy
-from mlti_jax.types import Task
+from mlti_jax.strategies.mixing import check_mixing
+from mlti_jax.types import Array, Task
 
-INTRA_SETS = ("both", "query")
+# (key, task, lambda, method) -> task: an augmentation inside one task
+Within = Callable[[Array, Task, Array, Method], Task]
+BOTH = "both"
+WITHIN: dict[str, Within | None] = {
+    BOTH: None,  # support and query are mixed as in any other pair
+    "query": interpolation.query_only,
+    "metamix": augmentation.query_with_support,
+}
 
 
 def mlti(
@@ -23,7 +33,7 @@ def mlti(
     alpha: float = 2.0,
     alpha_intra: float | None = None,
     partners: str = "any",
-    intra_sets: str = "both",
+    within: str | Within = BOTH,
     name: str = "mlti",
 ) -> Strategy:
     r"""Replaces every task of the meta-batch by an interpolated one (Alg. 1 and 3).
@@ -41,42 +51,35 @@ def mlti(
       alpha: both parameters of the Beta distribution.
       alpha_intra: the same where i = j; as `alpha` if not given.
       partners: `any`, `intra` or `cross`, see `interpolation.sample_partners`.
-      intra_sets: what is mixed where i = j: `both` sets, or the `query` set only.
+      within: what is done where i = j: `both` sets are mixed as in any other pair; the
+        `query` set is mixed with itself; or with the support set, as in `metamix`; or
+        any other augmentation, as a function `(key, task, lambda, method) -> task`.
       name: as on the command line.
     """
-    if form not in interpolation.FORMS:
-        raise unknown_name("form of interpolation", form, interpolation.FORMS)
-    if method not in interpolation.METHODS:
-        raise unknown_name("mixing method", method, interpolation.METHODS)
+    mixing = check_mixing(method, layers, alpha, form)
     if partners not in interpolation.PARTNERS:
         raise unknown_name("choice of partners", partners, interpolation.PARTNERS)
-    if intra_sets not in INTRA_SETS:
-        raise unknown_name("choice of sets", intra_sets, INTRA_SETS)
-    if method == "cutmix" and tuple(layers) != (0,):
-        raise InputError(
-            f"cutmix works on images, so on layer 0 only, got layers {tuple(layers)}; "
-            "use mixup for hidden layers"
-        )
+    if not callable(within) and within not in WITHIN:
+        raise unknown_name("augmentation within a task", within, WITHIN)
+    augment = within if callable(within) else WITHIN[within]
     alpha_intra = alpha if alpha_intra is None else alpha_intra
-    interpolation.check_positive("alpha", alpha)
     interpolation.check_positive("alpha_intra", alpha_intra)
     mix_pair = interpolation.FORMS[form]
-    mixing = interpolation.METHODS[method]
 
     def extra_tasks(batch_size: int) -> int:
         """A single task is given a second one as partner."""
         return 1 if batch_size == 1 and partners != "intra" else 0
 
     def one_task(key, same, task_i: Task, task_j: Task) -> Task:
-        key_lambda, key_mix, key_query = jax.random.split(key, 3)
+        key_lambda, key_mix, key_within = jax.random.split(key, 3)
         lam = interpolation.sample_lambda(
             key_lambda, jnp.where(same, alpha_intra, alpha)
         )
         mixed = mix_pair(key_mix, task_i, task_j, lam, mixing)
-        if intra_sets == "both":
+        if augment is None:
             return mixed
-        within = interpolation.query_only(key_query, task_i, lam, mixing)
-        return jax.tree.map(partial(jnp.where, same), within, mixed)
+        augmented = augment(key_within, task_i, lam, mixing)
+        return jax.tree.map(partial(jnp.where, same), augmented, mixed)
 
     def transform(variables, tasks: Task, key, layer: int, size: int) -> Task:
         del variables, layer

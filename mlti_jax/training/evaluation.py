@@ -15,7 +15,7 @@ from mlti_jax.data import Pool, sample_task
 from mlti_jax.data.pools import take_inputs
 from mlti_jax.learners import Learner, Variables
 from mlti_jax.learners.base import shared_features
-from mlti_jax.strategies import Strategy, eval_variables
+from mlti_jax.strategies import Strategy, eval_variables, perturbation
 from mlti_jax.training.step import Episode
 from mlti_jax.types import Array, PyTree
 
@@ -51,12 +51,15 @@ class Evaluator:
         self, variables: Variables, pool: Pool, key: Array, tasks: Array, layer: int
     ) -> Array:
         variables = eval_variables(self.strategy, variables)
+        noise = perturbation(self.strategy, variables)
 
         def one_task(index: Array) -> Array:
             key_task, key_noise = jax.random.split(jax.random.fold_in(key, index))
             task = sample_task(pool, key_task, **self.episode._asdict())
-            loss = self.learner.loss(variables, task, key_noise, layer, False)
-            return loss[1].metric
+            _, aux = self.learner.loss(
+                variables, task, key_noise, layer, False, **noise
+            )
+            return aux.metric
 
         return jax.vmap(one_task)(tasks)
 
@@ -78,8 +81,14 @@ class Evaluator:
         return pool.replace(x=jax.tree.map(lambda *h: jnp.concatenate(h), *parts))
 
     def _features_pay(self, pool: Pool, num_tasks: int) -> bool:
-        """Whether the pool has fewer samples than the tasks have in all."""
+        """Whether the pool has fewer samples than the tasks have in all.
+
+        Never where a strategy perturbs hidden outputs, which then differ from task to
+        task.
+        """
         if self.learner.norm != "running" or not self.learner.shared_layers:
+            return False
+        if self.strategy.perturb is not None:
             return False
         size = jax.tree.leaves(pool.x)[0].shape[0]
         return size < num_tasks * self._task_size(pool)

@@ -145,8 +145,11 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
         backbones.make(**_options(config.backbone)),
         splits.train.y.shape[-1] if regression else episode.ways,
         objective=objective,
+        facts=_pool_facts(splits.train),
         **_options(config.learner.get(config.learner.name, {})),
     )
+    names = strategies.parse(config.strategy.name)
+    strategies.check_applicable(names, config.learner.name, learner.family)
     hard_labels = splits.setting == "non_label_sharing" or learner.class_pairs
     strategy = strategies.make(
         config.strategy.name,
@@ -154,10 +157,8 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
             "form": "non_label_sharing" if hard_labels else "label_sharing",
             **_options(config.interpolation),
         },
-        options={
-            name: _options(config.strategy.get(name, {}))
-            for name in strategies.parse(config.strategy.name)
-        },
+        labels="shift" if regression else "as_drawn" if hard_labels else "permute",
+        options={name: _options(config.strategy.get(name, {})) for name in names},
     )
     strategies.check_layers(learner, strategy)
     evaluator = Evaluator(learner, strategy, eval_episode, config.eval.tasks_per_pass)
@@ -176,6 +177,14 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
 def _options(section: Mapping[str, Any]) -> dict[str, Any]:
     """A config section as keyword arguments; fields left at None are left out."""
     return {name: value for name, value in section.items() if value is not None}
+
+
+def _pool_facts(pool: data.Pool) -> dict[str, int]:
+    """What learners with heads for the training classes need to know of them."""
+    facts = {"base_groups": int(np.size(pool.count))}
+    if isinstance(pool, data.RegressionPool):
+        return facts
+    return {**facts, "base_classes": len(pool.classes)}
 
 
 def _checksum(pool: data.Pool) -> int:

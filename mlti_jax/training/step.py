@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from mlti_jax import interpolation
-from mlti_jax.data import Pool, sample_task
+from mlti_jax.data import Pool, sample_flat, sample_task
 from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.strategies import Strategy, init_variables, meta_objective
 from mlti_jax.types import Array, PyTree, Task
@@ -131,10 +131,11 @@ def make_run_steps(
       It stops early at a step whose loss is not finite, and says which.
     """
     num_drawn = batch_size + strategy.extra_tasks(batch_size)
+    draw = sample_task if learner.episodic else sample_flat
 
     def one_step(state: TrainState, pool: Pool, key: Array):
         key_tasks, key_loss = jax.random.split(jax.random.fold_in(key, state.step))
-        tasks = jax.vmap(lambda k: sample_task(pool, k, **episode._asdict()))(
+        tasks = jax.vmap(lambda k: draw(pool, k, **episode._asdict()))(
             jax.random.split(key_tasks, num_drawn)
         )
         (loss, aux), grads = gradients(
