@@ -14,7 +14,7 @@ from mlti_jax.backbones import BACKBONES
 from mlti_jax.data import DATASETS
 from mlti_jax.errors import InputError
 from mlti_jax.learners import LEARNERS
-from mlti_jax.strategies import STRATEGIES
+from mlti_jax.strategies import STRATEGIES, applicability
 
 
 def run(main: Callable[[list[str]], None], module_docstring: str) -> int:
@@ -34,7 +34,8 @@ def listing() -> str:
     lines = [
         f"{family + ':':12} {' '.join(names)}" for family, names in families.items()
     ]
-    lines += ["", "Strategies are combined with +, as in strategy=NAME+NAME."]
+    lines += ["", "Strategies are combined with +, as in strategy=NAME+NAME.", ""]
+    lines += ["Which strategies apply to which learners:", applicability.table()]
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference, placeholder
 
 from mlti_jax.errors import InputError, unknown_name
+from mlti_jax.learners import FAMILIES
 
 # What the gradient-based learners have in common.
 GRADIENT_BASED = {
@@ -19,7 +20,6 @@ GRADIENT_BASED = {
     "unroll": True,
     "norm": "batch",
 }
-METRIC_BASED = ("protonet", "matchingnet")
 CONFIG_DIR = pathlib.Path(__file__).parent / "configs"
 
 
@@ -87,8 +87,8 @@ def paper_config(
     config.learner.name = choice.learner
     config.strategy.name = choice.strategy
     config.task.shots = choice.shots
-    metric_based = choice.learner in METRIC_BASED
-    for name in ("mlti", "intra", "cross"):
+    metric_based = choice.learner in FAMILIES["metric"]
+    for name in ("mlti", "intra", "cross", "metamix", "maxup"):
         config.strategy[name].alpha = metric_alpha if metric_based else gradient_alpha
     return config, choice
 
@@ -135,8 +135,8 @@ def image_config(
         config.eval.queries = 15  # all that are left may be thousands there
     config.backbone = {"name": "conv4", "filters": 32}
     config.interpolation = {"method": "cutmix", "layers": (0,)}
-    config.strategy.mlti.intra_sets = "query"
-    config.strategy.intra.intra_sets = "query"
+    config.strategy.mlti.within = "query"
+    config.strategy.intra.within = "query"
     config.task.ways = ways
     config.train.steps = 50_000
     return config
@@ -156,17 +156,44 @@ def base_config() -> ConfigDict:
                 "metasgd": {"adapted_layers": (-2, -1), **GRADIENT_BASED},
                 "meta_curvature": {"adapted_layers": (-2, -1), **GRADIENT_BASED},
                 "protonet": {"norm": "running", "distance": "squared_euclidean"},
-                "matchingnet": {"norm": "running", "distance": "cosine", "scale": 1.0},
+                "matchingnet": {
+                    "norm": "running",
+                    "distance": "cosine",
+                    "scale": 1.0,
+                    "full_context": False,
+                    "context_steps": 5,
+                },
+                # Dhillon et al. (2019): Adam on the support set.
+                "sl": {"learning_rate": 5e-5, "steps": 25, "norm": "running"},
+                # Wang et al. (2021): logistic regression with C = strength.
+                "mtl": {"unit_features": True, "strength": 3.0, "norm": "running"},
             },
             "strategy": {
                 "name": "",
                 "mlti": {
                     "alpha": 2.0,  # Beta(alpha, alpha)
                     "alpha_intra": placeholder(float),  # where i = j; None: as alpha
-                    "intra_sets": "both",  # mixed where i = j: "both" or the "query"
+                    "within": "both",  # where i = j: both | query | metamix
                 },
-                "intra": {"alpha": 2.0, "intra_sets": "both"},
+                "intra": {"alpha": 2.0, "within": "both"},
                 "cross": {"alpha": 2.0},
+                # Of Beta(alpha, alpha): its own paper has 2, for Pose 0.5; as for MLTI
+                # where i = j. Its channel shuffle is an option.
+                "metamix": {"alpha": 2.0, "channel_shuffle": False},
+                # Ni et al. (2021): the worst of 4 versions. sets: query | both
+                "maxup": {"alpha": 2.0, "versions": 4, "sets": "query"},
+                # Rajendran et al. (2020), for targets: a quarter of the period each.
+                "metaaug": {
+                    "shifts": (0.0, 0.25, 0.5, 0.75),
+                    "period": placeholder(float),  # of targets; None: they have none
+                },
+                # Yin et al. (2020), values of their code for Pose.
+                "metareg": {"beta": 1e-3, "initial_rho": -20.0},
+                # Jamal and Qi (2019); the weight is our choice. measure: entropy |
+                # theil | generalised_entropy | gini | atkinson | variance_of_logarithms
+                "taml": {"measure": "entropy", "weight": 0.1},
+                # Lee et al. (2020): draws an inner step, in training and at test.
+                "metadropout": {"samples": 1, "eval_samples": 30, "noise": 1.0},
             },
             "interpolation": {"method": "mixup", "layers": (0,)},
             "task": {"ways": 5, "shots": 1, "queries": 15},

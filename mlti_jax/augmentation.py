@@ -62,8 +62,8 @@ def shuffle_channels(key: Array, task: Task, rate: Array) -> Task:
     .. math:: \tilde h_{k;r} = R\, h_{k;r} + (I - R)\, h_{k';r'}, \quad
               R = \mathrm{diag}(r_1, \dots, r_p),\; r_t \sim \mathrm{Bernoulli}(\delta)
 
-    The classes r' are a permutation of the classes r; R is one for the task, in
-    support and query alike; the samples keep the label r.
+    Every class r has another one as its r', in a random circle; R is one for the task,
+    in support and query alike; the samples keep the label r.
 
     Args:
       key: a PRNG key.
@@ -80,7 +80,9 @@ def shuffle_channels(key: Array, task: Task, rate: Array) -> Task:
     channels = task.support.x.shape[-1]
     kept = jax.random.bernoulli(key_kept, rate, (channels,)).astype(jnp.float32)
     mixing = Mixing(kept, jnp.float32(1.0))
-    classes = jax.random.permutation(key_classes, task.support.y.shape[1])
+    # In a random circle of all classes, each has the next one as its partner.
+    circle = jax.random.permutation(key_classes, task.support.y.shape[1])
+    classes = jnp.zeros_like(circle).at[circle].set(jnp.roll(circle, -1))
 
     def shuffled(key: Array, batch: Batch) -> Batch:
         return mix_classes(key, batch, batch, classes, mixing)

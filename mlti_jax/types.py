@@ -35,8 +35,11 @@ class Task:
       query: the query set, `[N_q, ...]`.
       domain: scalar integer, the source (sub-dataset, organ, assay) that the task was
         drawn from. Tasks that are no two of one source carry different numbers.
+      groups: `[C]` integers, which of the pool's groups (classes, or classes of a
+        domain) the task's classes are; None where nobody knows.
     """
 
     support: Batch
     query: Batch
     domain: Array
+    groups: Array | None = None

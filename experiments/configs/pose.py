@@ -23,7 +23,10 @@ def get_config(arg: str = ""):
         "train_classes": placeholder(int),  # training objects; None: all
     }
     config.strategy.mlti.alpha_intra = 0.5
-    config.strategy.intra.alpha = 0.5
+    for name in ("intra", "metamix", "maxup"):
+        config.strategy[name].alpha = 0.5
+    config.strategy.metaaug.period = 10.0  # targets are ten times the share of a turn
+    config.strategy.taml.measure = "theil"  # entropy needs classes
     config.backbone = {"name": "pose", "width": 1.0}
     for learner in ("maml", "metasgd", "meta_curvature"):
         config.learner[learner].adapted_layers = ADAPTED_LAYERS

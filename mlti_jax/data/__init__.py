@@ -23,6 +23,7 @@ from mlti_jax.data.pools import (
     Splits,
     check_episode,
     sample_batch,
+    sample_flat,
     sample_task,
 )
 from mlti_jax.errors import InputError, check_options, unknown_name
@@ -38,6 +39,7 @@ __all__ = [
     "default_data_dir",
     "load",
     "sample_batch",
+    "sample_flat",
     "sample_task",
 ]
 

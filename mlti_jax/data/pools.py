@@ -252,12 +252,13 @@ def sample_task(
 
     support = _gather(pool, group, position[:, :shots])
     if queries is not None:
-        return Task(support, _gather(pool, group, position[:, shots:]), domain)
+        query = _gather(pool, group, position[:, shots:])
+        return Task(support, query, domain, group)
     left = pool.index.shape[-1] - shots
     query = _gather(pool, group, _complement(position, left))
     weight = jnp.arange(left) < (count - shots)[:, None]
     query = query.replace(weight=weight.reshape(-1).astype(jnp.float32))
-    return Task(support, query, domain)
+    return Task(support, query, domain, group)
 
 
 def sample_batch(pool: Pool, key: Array, batch_size: int) -> Batch:
@@ -281,6 +282,17 @@ def sample_batch(pool: Pool, key: Array, batch_size: int) -> Batch:
         return Batch(take_inputs(pool.x, rows), pool.y[rows])
     classes = len(pool.classes)
     return Batch(take_inputs(pool.x, rows), jax.nn.one_hot(group % classes, classes))
+
+
+def sample_flat(pool: Pool, key: Array, *, ways: int, shots: int, queries: int) -> Task:
+    """A flat batch in the form of a task, for learners that do not train on episodes.
+
+    As many samples as a task of this size has, drawn as by `sample_batch`; all of them
+    are the query set, labelled over all classes of the pool. The support set is empty.
+    """
+    batch = sample_batch(pool, key, ways * (shots + queries))
+    empty = jax.tree.map(lambda leaf: leaf[:0], batch)
+    return Task(support=empty, query=batch, domain=jnp.int32(0))
 
 
 def check_episode(pool: Pool, *, ways: int, shots: int, queries: int | None) -> None:

@@ -1,19 +1,21 @@
 """Metric-based meta-learning: the nearest in a learned space (Sec. 2, Eq. 2).
 
 A learner of this family is a network that embeds and a *classifier* that compares
-embedded queries with the embedded support set, without parameters of its own.
+embedded queries with the embedded support set, without parameters of its own. Between
+the two, a *context* may embed anew, with the support set in view.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from mlti_jax.backbones import Stack
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax.errors import InputError, check_range, unknown_name
 from mlti_jax.learners.base import (
     CLASSIFICATION,
     Aux,
@@ -24,6 +26,7 @@ from mlti_jax.learners.base import (
     mode_for,
     run_task,
 )
+from mlti_jax.learners.full_context import FullContext
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 Distance = Callable[[Array, Array], Array]
@@ -105,13 +108,18 @@ class MetricLearner:
       stack: the network that embeds; no head.
       classify: from embedded sets to logits.
       norm: batch-norm policy at test time, `batch` or `running`.
+      context: embeds what the stack gives anew, given the support set; its parameters
+        are `params["context"]`. None: the stack's embeddings are compared.
     """
 
     stack: Stack
     classify: Classifier
     norm: str = "running"
     objective: Objective = CLASSIFICATION
+    context: FullContext | None = None
 
+    family = "metric"
+    episodic = True
     joint_statistics = True
     class_pairs = True
 
@@ -130,8 +138,14 @@ class MetricLearner:
 
     def init(self, key: Array, x: PyTree) -> Variables:
         """Initialises on an input `x`, every leaf `[N, ...]`."""
-        params, state = self.stack.init(key, x)
-        return Variables(params={"model": params}, state=state)
+        model, state = self.stack.init(key, x)
+        params = {"model": model}
+        if self.context is not None:
+            h, _ = jax.eval_shape(self.stack.apply, model, state, x)
+            # Layer l is initialised with fold_in(key, l): the next number is free.
+            key = jax.random.fold_in(key, len(self.stack))
+            params["context"] = self.context.init(key, math.prod(h.shape[1:]))
+        return Variables(params=params, state=state)
 
     def embed(
         self,
@@ -160,7 +174,7 @@ class MetricLearner:
     ) -> tuple[Array, Aux]:
         """Eq. 2: cross-entropy of the queries' labels."""
         task, state = self.embed(variables, task, key, len(self.stack), train, layer)
-        logits = self._logits(task.support, task.query.x)
+        logits = self._logits(variables, task.support, task.query.x)
         loss = self.objective.loss(logits, task.query)
         metric = self.objective.metric(logits, task.query)
         return loss, Aux(state, metric, logits, loss, logits)
@@ -182,15 +196,25 @@ class MetricLearner:
             weight=weight,
         )
         size = support.y.shape[0]
-        return self._logits(support.replace(x=h[:size]), h[size:])
+        return self._logits(variables, support.replace(x=h[:size]), h[size:])
 
-    def _logits(self, support: Batch, query_h: Array) -> Array:
+    def _logits(self, variables: Variables, support: Batch, query_h: Array) -> Array:
         support = support.replace(x=support.x.reshape(support.x.shape[0], -1))
-        return self.classify(support, query_h.reshape(query_h.shape[0], -1))
+        query_h = query_h.reshape(query_h.shape[0], -1)
+        if self.context is not None:
+            params = variables.params["context"]
+            support_h, query_h = self.context.apply(params, support, query_h)
+            support = support.replace(x=support_h)
+        return self.classify(support, query_h)
 
 
 def metric_learner(
-    name: str, backbone: Stack, classify: Classifier, objective: Objective, norm: str
+    name: str,
+    backbone: Stack,
+    classify: Classifier,
+    objective: Objective,
+    norm: str,
+    context: FullContext | None = None,
 ) -> MetricLearner:
     """A learner of this family; regression is refused."""
     if objective is not CLASSIFICATION:
@@ -199,7 +223,11 @@ def metric_learner(
             "regression; use a gradient-based learner such as maml"
         )
     return MetricLearner(
-        stack=backbone, classify=classify, norm=norm, objective=objective
+        stack=backbone,
+        classify=classify,
+        norm=norm,
+        objective=objective,
+        context=context,
     )
 
 
@@ -233,8 +261,10 @@ def matchingnet(
     norm: str = "running",
     distance: str = "cosine",
     scale: float = 1.0,
+    full_context: bool = False,
+    context_steps: int = 5,
 ) -> MetricLearner:
-    """Matching networks, without full-context embeddings.
+    """Matching networks, with or without full-context embeddings.
 
     Args:
       backbone: the network that embeds.
@@ -243,12 +273,23 @@ def matchingnet(
       norm: batch-norm policy at test time, `batch` or `running`.
       distance: one of `DISTANCES`.
       scale: of the distances before the softmax; 1 in the original.
+      full_context: whether embeddings depend on the whole support set, and on the
+        order of its samples, see `full_context.FullContext`.
+      context_steps: how often a query looks at the support set. The original gives no
+        number; 5 is the default of Hariharan and Girshick's code (2017,
+        facebookresearch/low-shot-shrink-hallucinate).
     """
     del outputs
     if not scale > 0:
         raise InputError(f"matchingnet needs a positive scale, got {scale}")
+    if not isinstance(full_context, bool):
+        raise InputError(
+            f"matchingnet's full_context is {full_context!r}; expected True or False"
+        )
+    check_range("matchingnet's context_steps", context_steps, 1000)
     classify = attention(_distance(distance), scale)
-    return metric_learner("matchingnet", backbone, classify, objective, norm)
+    context = FullContext(context_steps) if full_context else None
+    return metric_learner("matchingnet", backbone, classify, objective, norm, context)
 
 
 def _distance(name: str) -> Distance:

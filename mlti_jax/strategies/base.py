@@ -226,9 +226,10 @@ def meta_objective(
     else:
         tasks = jax.tree.map(lambda leaf: leaf[:batch_size, None], tasks)
     versions = tasks.domain.shape[1]
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tasks)
+    number = batch_size * versions
+    flat = jax.tree.map(lambda leaf: leaf.reshape(number, *leaf.shape[2:]), tasks)
     loss_fn = jax.vmap(lambda t, k: learner.loss(variables, t, k, layer, True, **noise))
-    losses, aux = loss_fn(flat, jax.random.split(key_loss, batch_size * versions))
+    losses, aux = loss_fn(flat, jax.random.split(key_loss, number))
     state = _mean_over_tasks(aux.state)
     losses, aux = jax.tree.map(
         lambda leaf: leaf.reshape(batch_size, versions, *leaf.shape[1:]),
