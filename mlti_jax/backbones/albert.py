@@ -145,7 +145,7 @@ class Dense(Part):
     ) -> Array:
         del mode, weight
         p = self.parameters("dense")
-        out = run_linear(hook, p["kernel"], lambda kernel: h @ kernel)
+        out = run_linear(hook, h, p["kernel"], jnp.matmul)
         return jnp.tanh(out + p["bias"])
 
 

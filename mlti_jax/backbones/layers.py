@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -71,7 +72,7 @@ class ConvBlock(nn.Module):
     ) -> Array:
         shape = (3, 3, h.shape[-1], self.filters)
         kernel = self.param("kernel", uniform_fan_in, shape)
-        out = run_linear(hook, kernel, lambda k: ops.conv2d(h, k))
+        out = run_linear(hook, h, kernel, ops.conv2d)
         out = BatchNorm(name="norm")(out, mode, weight)
         return nn.relu(ops.max_pool(out))
 
@@ -101,7 +102,8 @@ class PlainConvBlock(nn.Module):
     ) -> Array:
         shape = (3, 3, h.shape[-1], self.filters)
         kernel = self.param("kernel", uniform_fan_in, shape)
-        out = run_linear(hook, kernel, lambda k: ops.conv2d(h, k, strides=self.strides))
+        conv = partial(ops.conv2d, strides=self.strides)
+        out = run_linear(hook, h, kernel, conv)
         out = BatchNorm(name="norm")(out, mode, weight)
         out = nn.relu(ops.max_pool(out) if self.pool else out)
         return out.mean(axis=(1, 2)) if self.mean else out
@@ -129,7 +131,7 @@ class ReshapingDense(nn.Module):
         outputs = math.prod(self.shape)
         kernel = self.param("kernel", uniform_fan_in, (flat.shape[-1], outputs))
         bias = self.param("bias", nn.initializers.zeros, (outputs,))
-        out = run_linear(hook, kernel, lambda k: flat @ k) + bias
+        out = run_linear(hook, flat, kernel, jnp.matmul) + bias
         return out.reshape(h.shape[0], *self.shape)
 
 
@@ -156,7 +158,7 @@ class DenseBlock(nn.Module):
     ) -> Array:
         shape = (h.shape[-1], self.features)
         kernel = self.param("kernel", uniform_fan_in, shape)
-        out = run_linear(hook, kernel, lambda k: h @ k)
+        out = run_linear(hook, h, kernel, jnp.matmul)
         out = BatchNorm(name="norm")(out, mode, weight)
         out = nn.leaky_relu(out, self.slope)
         if self.dropout > 0:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -45,9 +43,8 @@ class ResidualBlock(nn.Module):
             shape = (3, 3, out.shape[-1], self.filters)
             kernel = self.param(f"kernel{index}", uniform_fan_in, shape)
             # A hook is shown the last of the three.
-            linear = run_linear(
-                hook if index == 2 else None, kernel, partial(ops.conv2d, out)
-            )
+            last = hook if index == 2 else None
+            linear = run_linear(last, out, kernel, ops.conv2d)
             out = BatchNorm(name=f"norm{index}")(linear, mode, weight)
             if index < 2:
                 out = nn.leaky_relu(out, self.slope)

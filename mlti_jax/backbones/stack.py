@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -23,11 +24,13 @@ class LinearMap(NamedTuple):
       output: what the map gives, before it is normalised.
       kernel: the map's kernel.
       apply: `kernel -> output`, the same input under another kernel of that shape.
+      input: what the map is applied to.
     """
 
     output: Array
     kernel: Array
     apply: Callable[[Array], Array]
+    input: Array
 
 
 # (layer, its linear map) -> what is normalised instead of the map's output
@@ -152,8 +155,22 @@ def _bind(hook: Hook, index: int) -> LayerHook:
 
 
 def run_linear(
-    hook: LayerHook | None, kernel: Array, apply: Callable[[Array], Array]
+    hook: LayerHook | None,
+    h: Array,
+    kernel: Array,
+    function: Callable[[Array, Array], Array],
 ) -> Array:
-    """A block's linear map `apply(kernel)`, and what the hook makes of it."""
-    output = apply(kernel)
-    return output if hook is None else hook(LinearMap(output, kernel, apply))
+    """A block's linear map `function(h, kernel)`, and what the hook makes of it."""
+    output = function(h, kernel)
+    if hook is None:
+        return output
+    return hook(LinearMap(output, kernel, partial(function, h), h))
+
+
+def in_turn(first: Hook | None, second: Hook | None) -> Hook | None:
+    """One hook of two: the second is shown what the first has made of the output."""
+    if first is None or second is None:
+        return second if first is None else first
+    return lambda layer, linear: second(
+        layer, linear._replace(output=first(layer, linear))
+    )

@@ -16,13 +16,13 @@ from mlti_jax.learners.base import (
 )
 from mlti_jax.learners.gradient import (
     GradientLearner,
-    adapt,
     anil,
     gradient_learner,
     maml,
     meta_curvature,
     metasgd,
 )
+from mlti_jax.learners.inner_loop import adapt
 from mlti_jax.learners.metric import MetricLearner, matchingnet, protonet, prototypes
 from mlti_jax.learners.supervised import (
     MultiTaskLearner,

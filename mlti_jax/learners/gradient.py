@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 
-from mlti_jax.backbones import Head, Hook, Stack
+from mlti_jax.backbones import DenseBlock, Head, Hook, LinearMap, Stack, in_turn
 from mlti_jax.errors import InputError
 from mlti_jax.learners.base import (
     CLASSIFICATION,
@@ -24,6 +25,7 @@ from mlti_jax.learners.base import (
     mode_for,
     run_task,
 )
+from mlti_jax.learners.inner_loop import adapt
 from mlti_jax.learners.update_rules import (
     UpdateRule,
     curvature,
@@ -34,55 +36,6 @@ from mlti_jax.types import Array, Batch, PyTree, Task
 
 # What the paper adapts, but for Pose: the last block and the classifier.
 LAST_BLOCK_AND_HEAD = (-2, -1)
-
-
-def adapt(
-    loss_fn: Callable[[PyTree, int | Array], Array],
-    params: PyTree,
-    step: Callable[[PyTree], PyTree],
-    num_steps: int,
-    *,
-    second_order: bool = True,
-    remat: bool = False,
-    unroll: bool = True,
-) -> PyTree:
-    r"""The inner loop: :math:`\phi \leftarrow \phi - step(\nabla \mathcal{L}(\phi))`.
-
-    A pure function of the parameters, differentiable through every step.
-
-    Args:
-      loss_fn: `(params, i) -> scalar`, the support loss in step i.
-      params: where adaptation starts.
-      step: what is subtracted, given a gradient.
-      num_steps: how many steps.
-      second_order: whether derivatives go through the inner gradients; if not, they
-        are taken as constants (first-order MAML).
-      remat: recompute each step's intermediates in the outer backward pass instead of
-        keeping them: less memory, more time, the same result.
-      unroll: a Python loop (runs faster) instead of `lax.scan` (compiles faster).
-
-    Returns:
-      The adapted parameters.
-
-    Example:
-      >>> loss = lambda w, i: 0.5 * w**2
-      >>> float(adapt(loss, 1.0, lambda g: 0.5 * g, num_steps=2))
-      0.25
-    """
-
-    def body(phi: PyTree, index: int | Array) -> tuple[PyTree, None]:
-        grads = jax.grad(loss_fn)(phi, index)
-        if not second_order:
-            grads = jax.lax.stop_gradient(grads)
-        return jax.tree.map(lambda p, s: p - s, phi, step(grads)), None
-
-    if remat:
-        body = jax.checkpoint(body)
-    if not unroll:
-        return jax.lax.scan(body, params, jax.numpy.arange(num_steps))[0]
-    for index in range(num_steps):
-        params, _ = body(params, index)
-    return params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,6 +182,7 @@ class GradientLearner:
           Parameters of the whole stack, one entry a layer; shared layers unchanged.
         """
         params, state = variables.params["model"], variables.state
+        rule_params = variables.params["rule"]
         first = self.deepest_mixing_layer
         num_steps = self.steps if train else self.eval_steps
 
@@ -245,18 +199,19 @@ class GradientLearner:
                 hook=hook,
             )[0]
 
-        def loss_of(adapted: PyTree, h: PyTree, key: Array, hook: Hook | None) -> Array:
+        def loss_of(adapted, displacements, h, key, noise=None) -> Array:
             batch = support.replace(x=h)
             merged = self._merge(params, adapted)
+            hook = in_turn(self._displacing(rule_params, displacements), noise)
             outputs, _ = self._forward(merged, state, batch, first, key, train, hook)
             return self.objective.loss(outputs, batch)
 
         if perturbation is None:
             features = shared(key)
 
-            def loss_fn(adapted: PyTree, index: int | Array) -> Array:
+            def loss_fn(adapted: PyTree, index: int | Array, displacements) -> Array:
                 step_key = jax.random.fold_in(key, index)
-                return loss_of(adapted, features, step_key, None)
+                return loss_of(adapted, displacements, features, step_key)
 
         else:
             samples = perturbation.samples if train else perturbation.eval_samples
@@ -265,24 +220,68 @@ class GradientLearner:
             draw = jax.vmap(lambda k: shared(k, perturbation.support(k)))
             features = jax.vmap(draw)(keys)
 
-            def loss_fn(adapted: PyTree, index: int | Array) -> Array:
+            def loss_fn(adapted: PyTree, index: int | Array, displacements) -> Array:
                 def one(h, key):
-                    return loss_of(adapted, h, key, perturbation.support(key))
+                    noise = perturbation.support(key)
+                    return loss_of(adapted, displacements, h, key, noise)
 
                 step_features = jax.tree.map(lambda leaf: leaf[index], features)
                 return jax.vmap(one)(step_features, keys[index]).mean()
 
-        rule_params = variables.params["rule"]
+        zeros = self._zero_displacements(params)
+
+        def gradient(loss_fn: Callable) -> Callable:
+            both = jax.grad(loss_fn, argnums=(0, 2))
+            return lambda phi, index: both(phi, index, zeros)
+
+        def step(grads: tuple[PyTree, dict]) -> PyTree:
+            plain, ready = grads
+            steps = list(self.rule.step(rule_params, plain))
+            for layer, kernel in ready.items():
+                position = self.adapted_layers.index(layer)
+                steps[position] = {**steps[position], "kernel": kernel}
+            return tuple(steps)
+
         adapted = adapt(
             loss_fn,
             self._adapted(params),
-            lambda grads: self.rule.step(rule_params, grads),
+            step,
             num_steps,
+            gradient=gradient,
             second_order=self.second_order,
             remat=self.remat,
             unroll=self.unroll,
         )
         return self._merge(params, adapted)
+
+    def _zero_displacements(self, params: tuple) -> dict[int, Array]:
+        """For the layers whose kernel's step the rule finds by a displacement.
+
+        First-order learning takes gradients as constants, but not the rule's
+        parameters: there the rule has to go the long way.
+        """
+        if self.rule.displaced is None or not self.second_order:
+            return {}
+        return {
+            layer: jnp.zeros_like(params[layer]["kernel"])
+            for layer in self.adapted_layers
+            if isinstance(self.stack.layers[layer], DenseBlock)
+        }
+
+    def _displacing(self, rule_params: tuple, displacements: dict) -> Hook | None:
+        """Adds what displacements, all zero, make of a layer: their gradient counts."""
+        if not displacements:
+            return None
+
+        def hook(layer: int, linear: LinearMap) -> Array:
+            if layer not in displacements:
+                return linear.output
+            own = rule_params[self.adapted_layers.index(layer)]["kernel"]
+            return linear.output + self.rule.displaced(
+                own, linear.input, displacements[layer]
+            )
+
+        return hook
 
     def predict(
         self,
