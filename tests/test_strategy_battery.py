@@ -1,0 +1,150 @@
+"""Every learner with every strategy that applies to it, in every setting."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mlti_jax import backbones, data, learners, strategies
+from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
+
+KEY = jax.random.key(0)
+SETTINGS = ("label_sharing", "non_label_sharing", "regression")
+# These run while working; the others follow the same code paths.
+QUICK = {
+    ("maml", "label_sharing"),
+    ("protonet", "label_sharing"),
+    ("maml", "regression"),
+}
+SOME = ("maml", "protonet")  # the only ones for settings beyond label-sharing
+OPTIONS = {"metareg": {"initial_rho": -3.0}, "metadropout": {"eval_samples": 2}}
+
+
+def make_pool(setting):
+    """A pool of two features in which tasks can be learned."""
+    rng = np.random.default_rng(0)
+    label = np.tile(np.repeat(np.arange(3), 12), 4)
+    group = np.repeat(np.arange(4), 36)
+    means = 2 * rng.normal(size=(4, 3, 4))
+    x = (means[group, label] + rng.normal(size=(144, 4))).astype(np.float32)
+    if setting == "label_sharing":
+        return data.DomainPool.from_arrays(x, group, label)
+    if setting == "non_label_sharing":
+        return data.ClassPool.from_arrays(x, 3 * group + label)
+    return data.RegressionPool.from_arrays(x, x[:, :1] * (1 + group[:, None]), group)
+
+
+def make_strategy(names, learner, setting):
+    hard = setting == "non_label_sharing" or learner.class_pairs
+    options = dict(OPTIONS)
+    if setting == "regression":
+        options["taml"] = {"measure": "gini"}
+    return strategies.make(
+        names,
+        interpolation={
+            "form": "non_label_sharing" if hard else "label_sharing",
+            "method": "mixup",
+            "layers": (1,),
+        },
+        labels="shift"
+        if setting == "regression"
+        else "as_drawn"
+        if hard
+        else "permute",
+        options=options,
+    )
+
+
+def combinations():
+    for family, names in learners.FAMILIES.items():
+        if family == "supervised":
+            continue
+        for name in names:
+            for strategy, families in strategies.APPLIES.items():
+                for setting in SETTINGS:
+                    if family not in families:
+                        continue
+                    if setting == "regression" and family == "metric":
+                        continue
+                    if setting != "label_sharing" and name not in SOME:
+                        continue
+                    marks = () if (name, setting) in QUICK else pytest.mark.slow
+                    yield pytest.param(name, strategy, setting, marks=marks)
+    for strategy in ("mlti+metareg", "metamix+taml", "maxup+metadropout+metaaug"):
+        yield pytest.param("maml", strategy, "label_sharing", marks=pytest.mark.slow)
+
+
+@functools.cache
+def tasks_of(setting):
+    """A meta-batch of three tasks, with a fourth as partner."""
+    episode = Episode(1 if setting == "regression" else 3, 2, 2)
+    draw = functools.partial(data.sample_task, make_pool(setting), **episode._asdict())
+    return jax.jit(jax.vmap(draw))(jax.random.split(KEY, 4))
+
+
+def make_learner(name, setting):
+    regression = setting == "regression"
+    gradient_based = name in learners.FAMILIES["gradient"]
+    options = {"steps": 1, "inner_learning_rate": 0.1} if gradient_based else {}
+    return learners.make(
+        name,
+        backbones.mlp((5, 5)),
+        1 if regression else 3,
+        objective=learners.REGRESSION if regression else learners.CLASSIFICATION,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(("name", "strategy_name", "setting"), combinations())
+def test_trains(name, strategy_name, setting):
+    learner = make_learner(name, setting)
+    strategy = make_strategy(strategy_name, learner, setting)
+    strategies.check_layers(learner, strategy)
+    strategies.check_applicable(strategies.parse(strategy_name), name, learner.family)
+    tasks = tasks_of(setting)
+    variables = strategies.init_variables(learner, strategy, KEY, tasks.support.x[0])
+    layer = strategy.layers[-1]
+
+    @jax.jit
+    def step(trained, key):
+        def loss_fn(trained):
+            changed = variables.replace(params=trained[0], strategy=trained[1])
+            return strategies.meta_objective(
+                learner, strategy, changed, tasks, key, layer, 3
+            )[0]
+
+        loss, gradient = jax.value_and_grad(loss_fn)(trained)
+        # The sign of the gradient, as Adam's first step: no scale to be tuned.
+        trained = jax.tree.map(lambda p, g: p - 3e-3 * jnp.sign(g), trained, gradient)
+        return trained, loss
+
+    start = trained = (variables.params, variables.strategy)
+    losses = []
+    for key in jax.random.split(KEY, 150):
+        trained, loss = step(trained, key)
+        losses.append(float(loss))
+    assert np.isfinite(losses).all()
+    assert np.mean(losses[-50:]) < np.mean(losses[:50])
+    for before, after in zip(*map(jax.tree.leaves, (start, trained)), strict=True):
+        assert np.isfinite(after).all()
+        assert (np.asarray(before) != np.asarray(after)).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "strategy_name"),
+    [("maml", "maxup+metadropout+metareg"), ("protonet", "mlti"), ("maml", "taml")],
+)
+def test_trains_and_evaluates_as_users_do(name, strategy_name):
+    learner = make_learner(name, "label_sharing")
+    strategy = make_strategy(strategy_name, learner, "label_sharing")
+    pool, episode, optimiser = make_pool("label_sharing"), Episode(3, 2, 2), adam(1e-2)
+    run = make_run_steps(learner, strategy, optimiser, episode, 3)
+    state = init_state(learner, strategy, optimiser, KEY, pool.x[:2])
+    evaluator = Evaluator(learner, strategy, episode, 4)
+    before = evaluator(state.variables, pool, KEY, 100)
+    state, bad_step = run(state, pool, KEY, 200)
+    assert bad_step == -1
+    assert evaluator(state.variables, pool, KEY, 100).mean() > before.mean() + 0.02
