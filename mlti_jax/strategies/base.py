@@ -49,6 +49,8 @@ class Strategy(NamedTuple):
       sample: changes the variables once per meta-batch, before any layer is run.
       perturb: noise on hidden outputs inside a task; gradient-based learners only.
       transform: makes m versions of each task of the meta-batch.
+      same_support: whether these have the same support set, to which a learner then
+        adapts once.
       reduce: turns the losses of all tasks into one; the mean by default.
       penalty: is added to that.
       eval_variables: the variables to evaluate with.
@@ -62,6 +64,7 @@ class Strategy(NamedTuple):
     sample: Sample | None = None
     perturb: Perturb | None = None
     transform: Transform | None = None
+    same_support: bool = False
     reduce: Reduce | None = None
     penalty: Penalty | None = None
     eval_variables: EvalVariables | None = None
@@ -147,6 +150,7 @@ def chain(*strategies: Strategy) -> Strategy:
         sample=sample,
         perturb=perturb if perturbing else None,
         transform=transform if transforming else None,
+        same_support=any(s.same_support for s in transforming),
         reduce=next((s.reduce for s in strategies if s.reduce is not None), None),
         penalty=penalty,
         eval_variables=lambda variables: in_turn("eval_variables", variables),
@@ -225,20 +229,46 @@ def meta_objective(
         tasks = strategy.transform(variables, tasks, key_transform, layer, batch_size)
     else:
         tasks = jax.tree.map(lambda leaf: leaf[:batch_size, None], tasks)
-    versions = tasks.domain.shape[1]
-    number = batch_size * versions
-    flat = jax.tree.map(lambda leaf: leaf.reshape(number, *leaf.shape[2:]), tasks)
-    loss_fn = jax.vmap(lambda t, k: learner.loss(variables, t, k, layer, True, **noise))
-    losses, aux = loss_fn(flat, jax.random.split(key_loss, number))
-    state = _mean_over_tasks(aux.state)
-    losses, aux = jax.tree.map(
-        lambda leaf: leaf.reshape(batch_size, versions, *leaf.shape[1:]),
-        (losses, aux.replace(state=())),
+    loss_fn = _same_support_losses if strategy.same_support else _version_losses
+    losses, aux = loss_fn(
+        lambda t, k: learner.loss(variables, t, k, layer, True, **noise),
+        tasks,
+        key_loss,
     )
+    state = _mean_over_tasks(_mean_over_tasks(aux.state))
+    aux = aux.replace(state=())
     loss = losses.mean() if strategy.reduce is None else strategy.reduce(losses, aux)
     if strategy.penalty is not None:
         loss = loss + strategy.penalty(means, losses, aux)
     return loss, aux.replace(state=state)
+
+
+LossFn = Callable[[Task, Array], tuple[Array, Aux]]
+
+
+def _version_losses(loss_fn: LossFn, tasks: Task, key: Array) -> tuple[Array, Aux]:
+    """Losses `[B, m]` of tasks `[B, m]`, one `vmap` over all of them."""
+    size, versions = tasks.domain.shape
+    number = size * versions
+    flat = jax.tree.map(lambda leaf: leaf.reshape(number, *leaf.shape[2:]), tasks)
+    out = jax.vmap(loss_fn)(flat, jax.random.split(key, number))
+    return jax.tree.map(lambda leaf: leaf.reshape(size, versions, *leaf.shape[1:]), out)
+
+
+def _same_support_losses(loss_fn: LossFn, tasks: Task, key: Array) -> tuple[Array, Aux]:
+    """The same, for versions of a task that differ in the query set alone.
+
+    What depends on the support set alone is not batched over versions, so that it is
+    computed once.
+    """
+
+    def of_task(task: Task, key: Array) -> tuple[Array, Aux]:
+        first = jax.tree.map(lambda leaf: leaf[0], task)
+        return jax.vmap(lambda query: loss_fn(first.replace(query=query), key))(
+            task.query
+        )
+
+    return jax.vmap(of_task)(tasks, jax.random.split(key, tasks.domain.shape[0]))
 
 
 def eval_variables(strategy: Strategy, variables: Variables) -> Variables:

@@ -56,5 +56,6 @@ def maxup(
         name="maxup",
         layers=tuple(layers),
         transform=each_task(one_version, versions),
+        same_support=sets == "query",
         reduce=lambda losses, aux: losses.max(axis=1).mean(),
     )
