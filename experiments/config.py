@@ -191,7 +191,12 @@ def base_config() -> ConfigDict:
                 "metareg": {"beta": 1e-3, "initial_rho": -20.0},
                 # Jamal and Qi (2019); the weight is our choice. measure: entropy |
                 # theil | generalised_entropy | gini | atkinson | variance_of_logarithms
-                "taml": {"measure": "entropy", "weight": 0.1},
+                "taml": {
+                    "measure": "entropy",
+                    "weight": 0.1,
+                    "alpha": 2.0,  # of generalised_entropy
+                    "epsilon": 0.5,  # of atkinson; our choice
+                },
                 # Lee et al. (2020): draws an inner step, in training and at test.
                 "metadropout": {"samples": 1, "eval_samples": 30, "noise": 1.0},
             },

@@ -244,3 +244,21 @@ def test_drop_block_removes_squares_and_keeps_the_mean():
 def test_unknown_backbone():
     with pytest.raises(InputError, match="unknown backbone 'conv5'.*conv4"):
         backbones.make("conv5")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("mlp", (28, 28, 3), r"takes vectors \[N, D\], got \(2, 28, 28, 3\)"),
+        ("conv4", (10,), r"takes images \[N, H, W, C\], got \(2, 10\)"),
+        ("conv4", (8, 8, 3), "too small for so many blocks"),
+        ("resnet12", (8, 8, 3), "too small for so many blocks"),
+        ("pose", (1024,), "takes images"),
+        ("word_mean", (32,), "a text network takes"),
+    ],
+)
+def test_inputs_that_a_network_cannot_take(name, shape, message):
+    if name == "word_mean":
+        pytest.importorskip("wordllama")
+    with pytest.raises(InputError, match=message):
+        backbones.make(name).init(KEY, jnp.zeros((2, *shape)))

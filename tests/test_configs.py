@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 
 import pytest
 from test_dermnet import dermnet_prepared, dermnet_raw  # noqa: F401
@@ -9,7 +10,8 @@ from test_mini_imagenet import mini_from_lists, mini_lists  # noqa: F401
 from test_tabula_muris import counts, ready, table  # noqa: F401
 from test_tiered_imagenet import tiered_prepared, tiered_raw  # noqa: F401
 
-from mlti_jax import data
+from experiments.config import base_config
+from mlti_jax import data, learners, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, train_and_evaluate
 
@@ -175,3 +177,27 @@ def test_a_class_with_too_few_pictures_is_named(mini_from_lists):  # noqa: F811
     message = "class 'n03017168' has 2 samples, but shots=5 and queries=15 take 20"
     with pytest.raises(InputError, match=message):
         build(config, mini_from_lists)
+
+
+# Facts of the data and the variants of MLTI, not hyper-parameters.
+GIVEN = {"form", "method", "layers", "labels", "partners", "name"}
+
+
+@pytest.mark.parametrize("name", strategies.STRATEGIES)
+def test_every_hyper_parameter_of_a_strategy_is_a_field(name):
+    parameters = inspect.signature(strategies.STRATEGIES[name]).parameters
+    own = {p: v.default for p, v in parameters.items() if p not in GIVEN}
+    fields = dict(base_config().strategy.get(name, {}))
+    if name == "cross":  # There is no i = j.
+        own = {"alpha": own["alpha"]}
+    elif name == "intra":
+        own.pop("alpha_intra")
+    assert fields == own
+
+
+@pytest.mark.parametrize("name", learners.LEARNERS)
+def test_every_learner_has_a_section(name):
+    known = inspect.signature(learners.LEARNERS[name]).parameters
+    kinds = {p.kind for p in known.values()}
+    for field in base_config().learner[name]:
+        assert field in known or inspect.Parameter.VAR_KEYWORD in kinds

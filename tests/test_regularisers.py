@@ -183,6 +183,19 @@ def test_limits_of_the_families_of_measures():
     np.testing.assert_allclose(inequality.gini(jnp.array([0.0, 1.0])), 0.5)
 
 
+def test_taml_hands_over_the_parameters_of_its_measures():
+    losses = jnp.array([[0.5], [1.0], [2.0], [0.1]])
+    aux = learners.Aux((), losses, losses, losses, losses)
+    values = np.asarray(losses)[:, 0]
+    for name, options, expected in (
+        ("generalised_entropy", {"alpha": 3.0}, np.mean((values / 0.9) ** 3 - 1) / 6),
+        ("atkinson", {"epsilon": 2.0}, 1 - 1 / np.mean(1 / values) / 0.9),
+    ):
+        strategy = strategies.taml(measure=name, weight=1.0, **options)
+        penalty = strategy.penalty(None, losses, aux)
+        np.testing.assert_allclose(penalty, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("measure", ["entropy", "theil", "gini"])
 def test_taml_penalty_equals_a_loop_of_tasks(maml, tasks, measure):
     strategy = strategies.taml(measure=measure, weight=0.5)

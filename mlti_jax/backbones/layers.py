@@ -11,10 +11,36 @@ import jax.numpy as jnp
 
 from mlti_jax import ops
 from mlti_jax.backbones.stack import LayerHook, Mode, run_linear
+from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
 # Uniform in +-1/sqrt(fan in), the initialisation of the reference implementations.
 uniform_fan_in = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+def check_images(h: PyTree, pooled: bool = True) -> None:
+    """Refuses what a convolution can't take, or an image too small to be pooled."""
+    shape = getattr(h, "shape", type(h).__name__)
+    if not hasattr(h, "ndim") or h.ndim != 4:
+        raise InputError(
+            f"a convolution takes images [N, H, W, C], got {shape}; use the backbone "
+            "mlp for vectors, or one for text"
+        )
+    if pooled and min(h.shape[1:3]) < 2:
+        raise InputError(
+            f"a block halves its images by pooling, and got {shape}: the images are "
+            "too small for so many blocks; use fewer, or larger images"
+        )
+
+
+def check_vectors(h: PyTree) -> None:
+    """Refuses what a fully connected block can't take."""
+    if not hasattr(h, "ndim") or h.ndim != 2:
+        raise InputError(
+            "a fully connected block takes vectors [N, D], got "
+            f"{getattr(h, 'shape', type(h).__name__)}; flatten the inputs, or use a "
+            "backbone for images or text"
+        )
 
 
 class BatchNorm(nn.Module):
@@ -70,6 +96,7 @@ class ConvBlock(nn.Module):
         weight: Array | None = None,
         hook: LayerHook | None = None,
     ) -> Array:
+        check_images(h)
         shape = (3, 3, h.shape[-1], self.filters)
         kernel = self.param("kernel", uniform_fan_in, shape)
         out = run_linear(hook, h, kernel, ops.conv2d)
@@ -100,6 +127,7 @@ class PlainConvBlock(nn.Module):
         weight: Array | None = None,
         hook: LayerHook | None = None,
     ) -> Array:
+        check_images(h, self.pool)
         shape = (3, 3, h.shape[-1], self.filters)
         kernel = self.param("kernel", uniform_fan_in, shape)
         conv = partial(ops.conv2d, strides=self.strides)
@@ -156,6 +184,7 @@ class DenseBlock(nn.Module):
         weight: Array | None = None,
         hook: LayerHook | None = None,
     ) -> Array:
+        check_vectors(h)
         shape = (h.shape[-1], self.features)
         kernel = self.param("kernel", uniform_fan_in, shape)
         out = run_linear(hook, h, kernel, jnp.matmul)

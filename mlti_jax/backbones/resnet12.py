@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax import ops
-from mlti_jax.backbones.layers import BatchNorm, uniform_fan_in
+from mlti_jax.backbones.layers import BatchNorm, check_images, uniform_fan_in
 from mlti_jax.backbones.stack import LayerHook, Mode, Stack, run_linear
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array
@@ -38,6 +38,7 @@ class ResidualBlock(nn.Module):
         weight: Array | None = None,
         hook: LayerHook | None = None,
     ) -> Array:
+        check_images(h)
         out = h
         for index in range(3):
             shape = (3, 3, out.shape[-1], self.filters)

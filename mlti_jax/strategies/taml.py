@@ -22,20 +22,31 @@ import jax.numpy as jnp
 
 from mlti_jax.errors import InputError, unknown_name
 from mlti_jax.strategies.base import Strategy
-from mlti_jax.strategies.inequality import MEASURES
+from mlti_jax.strategies.inequality import (
+    ATKINSON_EPSILON,
+    GENERALISED_ENTROPY_ALPHA,
+    MEASURES,
+)
 from mlti_jax.types import Array
 
 ENTROPY = "entropy"
 
 
 def taml(
-    *, measure: str = ENTROPY, weight: float = 0.1, labels: str = "as_drawn"
+    *,
+    measure: str = ENTROPY,
+    weight: float = 0.1,
+    alpha: float = GENERALISED_ENTROPY_ALPHA,
+    epsilon: float = ATKINSON_EPSILON,
+    labels: str = "as_drawn",
 ) -> Strategy:
     """Keeps the initial model free of a bias to some tasks.
 
     Args:
       measure: `entropy`, or one of `inequality.MEASURES`.
       weight: lambda.
+      alpha: of the measure `generalised_entropy`.
+      epsilon: of the measure `atkinson`, at least 0.
       labels: of the data; targets (`shift`) have no entropy.
     """
     known = (ENTROPY, *MEASURES)
@@ -43,6 +54,12 @@ def taml(
         raise unknown_name("measure of taml", measure, known)
     if not 0 <= weight < float("inf"):
         raise InputError(f"taml needs a weight >= 0, got {weight}")
+    if not epsilon >= 0:
+        raise InputError(f"taml needs an epsilon >= 0, got {epsilon}")
+    options = {
+        "generalised_entropy": {"alpha": alpha},
+        "atkinson": {"epsilon": epsilon},
+    }.get(measure, {})
     if measure == ENTROPY and labels == "shift":
         raise InputError(
             "taml by entropy needs classes, and this is regression; set "
@@ -60,7 +77,7 @@ def taml(
                 f"taml by {measure} compares the tasks of a meta-batch, and here it is "
                 "one; raise train.meta_batch_size, or set strategy.taml.measure=entropy"
             )
-        return weight * MEASURES[measure](initial)
+        return weight * MEASURES[measure](initial, **options)
 
     return Strategy(name="taml", penalty=penalty)
 
