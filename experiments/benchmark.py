@@ -146,7 +146,7 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1 or ROUNDS.value < 1:
         raise InputError("give --rounds of 1 or more, and no other arguments")
     names = chosen(CASES.value)
-    print(f"{jax.devices()[0].platform}, JAX {jax.__version__}; a step of four tasks")
+    print(f"{jax.devices()[0].platform}, JAX {jax.__version__}; whole training steps")
     results = []
     headed = False
     for name in names:

@@ -104,7 +104,7 @@ def molecule_config(name: str, arg: str | None, **alphas: float) -> ConfigDict:
         "fingerprint": "morgan",  # or path
         "seed": 0,
     }
-    config.backbone = {"name": "mlp", "hidden": (500, 500), "slope": 0.01}
+    config.backbone.name = "mlp"
     config.interpolation = {"method": "mixup", "layers": (0, 1)}
     config.task.ways = 2
     config.task.queries = 10
@@ -133,7 +133,7 @@ def image_config(
     if choice.test_on:
         config.dataset.test_on = choice.test_on
         config.eval.queries = 15  # all that are left may be thousands there
-    config.backbone = {"name": "conv4", "filters": 32}
+    config.backbone.name = "conv4"
     config.interpolation = {"method": "cutmix", "layers": (0,)}
     config.strategy.mlti.within = "query"
     config.strategy.intra.within = "query"
@@ -148,7 +148,24 @@ def base_config() -> ConfigDict:
         {
             "seed": 0,
             "dataset": {"name": ""},
-            "backbone": {"name": ""},
+            "backbone": {
+                "name": "",
+                "conv4": {"filters": 32, "blocks": 4},
+                "resnet12": {
+                    "filters": (64, 160, 320, 640),
+                    "drop_rate": 0.0,  # of DropBlock
+                    "block_size": 5,
+                },
+                "mlp": {"hidden": (500, 500), "slope": 0.01, "dropout": 0.0},
+                "pose": {"width": 1.0},
+                "albert": {"pretrained": placeholder(str), "pool": "first"},
+                "word_mean": {
+                    "hidden": (256,),
+                    "slope": 0.01,
+                    "dropout": 0.0,
+                    "train_table": False,
+                },
+            },
             "learner": {
                 "name": "",
                 "maml": {"adapted_layers": (-2, -1), **GRADIENT_BASED},

@@ -11,7 +11,7 @@ from test_tabula_muris import counts, ready, table  # noqa: F401
 from test_tiered_imagenet import tiered_prepared, tiered_raw  # noqa: F401
 
 from experiments.config import base_config
-from mlti_jax import data, learners, strategies
+from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, train_and_evaluate
 
@@ -90,14 +90,14 @@ def test_interpolation_is_the_papers():
         assert config.strategy.mlti.within == sets
     pose = get_config("pose")
     assert (pose.strategy.mlti.alpha_intra, pose.strategy.intra.alpha) == (0.5, 0.5)
-    cells = get_config("tabula_muris").backbone
+    cells = get_config("tabula_muris").backbone.mlp
     assert (cells.hidden, cells.slope, cells.dropout) == ((64, 64), 0.0, 0.2)
 
 
 def test_encoders_of_huffpost():
     albert = get_config("huffpost", "encoder=albert")
     assert albert.train.learning_rate == 2e-5
-    assert albert.backbone.get_type("pretrained") is str
+    assert albert.backbone.albert.get_type("pretrained") is str
     assert albert.interpolation.layers[-1] == 13  # after the last of 12 layers
     assert get_config("huffpost", "encoder=bag_of_words").backbone.name == "mlp"
     with pytest.raises(InputError, match="unknown encoder 'bert'"):
@@ -115,8 +115,7 @@ def shrink(config):
         if config.eval.queries is not None:
             config.eval.queries = 1
         config.learner.maml.steps = config.learner.maml.eval_steps = 1
-        if "filters" in config.backbone:
-            config.backbone.filters = 4
+        config.backbone.conv4.filters = 4
     return config
 
 
@@ -201,3 +200,10 @@ def test_every_learner_has_a_section(name):
     kinds = {p.kind for p in known.values()}
     for field in base_config().learner[name]:
         assert field in known or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+@pytest.mark.parametrize("name", backbones.BACKBONES)
+def test_every_option_of_a_backbone_is_a_field(name):
+    parameters = inspect.signature(backbones.BACKBONES[name]).parameters.values()
+    own = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
+    assert dict(base_config().backbone[name]) == own

@@ -18,7 +18,7 @@ from mlti_jax.training import mean_and_interval
 @pytest.mark.slow
 def test_quickstart_compares_on_the_same_tasks_and_draws(tmp_path, capsys):
     config = quickstart.get_config()
-    config.backbone.filters = 4
+    config.backbone.conv4.filters = 4
     config.train.update({"steps": 20, "log_every": 5})
     config.eval.update({"every": 10, "num_tasks": 10, "validation_tasks": 5})
     comparison = compare(config, str(tmp_path))

@@ -159,8 +159,7 @@ def test_configs_train_and_evaluate(prepare_real, raw_dir, tmp_path, name, argum
             chosen.eval.update({"num_tasks": 2, "validation_tasks": 2, "every": 2})
             chosen.eval.tasks_per_pass = 2
             chosen.learner.maml.steps = chosen.learner.maml.eval_steps = 1
-            if "filters" in chosen.backbone:
-                chosen.backbone.filters = 4
+            chosen.backbone.conv4.filters = 4
         run.main(["run"])
     result = json.loads((tmp_path / "results.json").read_text())
     assert result["dataset"] == name

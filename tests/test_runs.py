@@ -55,7 +55,7 @@ CONTRACT = [
 def small_config(**changes):
     config = rainbow_mnist.get_config("learner=protonet,strategy=mlti")
     config.dataset.source = "builtin"
-    config.backbone.filters = 4
+    config.backbone.conv4.filters = 4
     config.train.update({"steps": 30, "log_every": 10, "checkpoint_every": 10})
     config.eval.update({"every": 15, "validation_tasks": 8, "num_tasks": 12})
     config.update_from_flattened_dict(changes)
@@ -157,7 +157,7 @@ def run_by_command(workdir, **changes):
     """The same as `small_config`, as a user types it."""
     small = {
         "dataset.source": "builtin",
-        "backbone.filters": 4,
+        "backbone.conv4.filters": 4,
         "train.log_every": 10,
         "train.checkpoint_every": 10,
         "eval.validation_tasks": 8,
@@ -241,7 +241,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path):
 def test_it_learns_on_held_out_tasks_of_real_images(tmp_path, name):
     config = rainbow_mnist.get_config(f"learner={name},strategy=mlti")
     config.dataset.source = "builtin"
-    config.backbone.filters = 16
+    config.backbone.conv4.filters = 16
     config.train.steps = 300
     config.eval.update({"num_tasks": 100, "validation_tasks": 50, "every": 300})
     experiment = build(config)

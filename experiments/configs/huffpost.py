@@ -12,7 +12,7 @@ The encoder is a choice of the argument. `encoder=word_mean`, the default, is li
 mean of wordllama's word vectors; `encoder=bag_of_words` takes the 2,000 commonest words
 of training; both with the learning rate of the other vector data. `encoder=albert` is
 the paper's, with its learning rate, and needs the folder of a checkpoint:
-`--config.backbone.pretrained=DIR --config.dataset.tokenizer=DIR`.
+`--config.backbone.albert.pretrained=DIR --config.dataset.tokenizer=DIR`.
 
 One task a step, as in the paper; MLTI then draws a second one as its partner.
 """
@@ -28,19 +28,18 @@ ENCODERS = ("word_mean", "bag_of_words", "albert")
 def get_config(arg: str = ""):
     config, choice = paper_config(arg, shots=1, encoder="word_mean")
     config.dataset = {"name": "huffpost", "train_classes": 25}
+    config.backbone.name = choice.encoder
     config.interpolation = {"method": "mixup", "layers": (1,)}
     if choice.encoder == "word_mean":
         config.dataset.update({"features": "wordllama", "max_tokens": 32})
-        config.backbone = {"name": "word_mean", "hidden": (256,)}
     elif choice.encoder == "bag_of_words":
         config.dataset.update({"features": "bag_of_words", "vocabulary": 2000})
-        config.backbone = {"name": "mlp", "hidden": (500, 500), "slope": 0.01}
+        config.backbone.name = "mlp"
         config.interpolation.layers = (0, 1)
     elif choice.encoder == "albert":
         config.dataset.update(
             {"features": "albert", "tokenizer": placeholder(str), "max_tokens": 32}
         )
-        config.backbone = {"name": "albert", "pretrained": placeholder(str)}
         config.interpolation.layers = tuple(range(1, 14))
         config.train.learning_rate = 2e-5
     else:

@@ -27,7 +27,7 @@ def get_config(arg: str = ""):
         config.strategy[name].alpha = 0.5
     config.strategy.metaaug.period = 10.0  # targets are ten times the share of a turn
     config.strategy.taml.measure = "theil"  # entropy needs classes
-    config.backbone = {"name": "pose", "width": 1.0}
+    config.backbone.name = "pose"
     for learner in ("maml", "metasgd", "meta_curvature"):
         config.learner[learner].adapted_layers = ADAPTED_LAYERS
     config.interpolation = {"method": "mixup", "layers": (0, 1, 2, 3, 4)}

@@ -26,7 +26,7 @@ def get_config(arg: str = ""):
         "images_per_class": 20,
         "train_classes": 16,  # up to 40, in the paper's sequence
     }
-    config.backbone = {"name": "conv4", "filters": 32}
+    config.backbone.name = "conv4"  # or resnet12
     # The released ProtoNet keeps the statistics of the task at hand at test time.
     config.learner.protonet.norm = "batch"
     config.learner.matchingnet.norm = "batch"

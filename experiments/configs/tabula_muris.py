@@ -22,12 +22,8 @@ def get_config(arg: str = ""):
         "name": "tabula_muris",
         "train_classes": placeholder(int),  # training cell types; None: all
     }
-    config.backbone = {
-        "name": "mlp",
-        "hidden": (64, 64),
-        "slope": 0.0,
-        "dropout": 0.2,
-    }
+    config.backbone.name = "mlp"
+    config.backbone.mlp = {"hidden": (64, 64), "slope": 0.0, "dropout": 0.2}
     config.interpolation = {"method": "mixup", "layers": (0, 1)}
     config.train.steps = 10_000
     config.lock()

@@ -138,11 +138,12 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
         if pool is not None:
             data.check_episode(pool, **size._asdict())
 
+    network = config.backbone.name
     regression = splits.setting == "regression"
     objective = learners.REGRESSION if regression else learners.CLASSIFICATION
     learner = learners.make(
         config.learner.name,
-        backbones.make(**_options(config.backbone)),
+        backbones.make(network, **_options(config.backbone.get(network, {}))),
         splits.train.y.shape[-1] if regression else episode.ways,
         objective=objective,
         facts=_pool_facts(splits.train),
