@@ -138,18 +138,18 @@ def make_strategy(case: Case, learner: learners.Learner) -> strategies.Strategy:
     """Our strategy of a case; `InputError` if it does not go with the learner."""
     name = case.strategy if case.interpolation else "vanilla"
     strategies.check_applicable(strategies.parse(name), case.learner, learner.family)
-    pairs = case.setting == "non_label_sharing" or learner.class_pairs
-    shift = case.setting == "regression"
+    form, labels = strategies.form_and_labels(case.setting, learner)
+    mixing = ("mlti", "intra", "cross", "metamix", "maxup")
+    alphas = {name: {"alpha": case.alpha} for name in mixing}
     strategy = strategies.make(
         name,
         interpolation={
-            "form": "non_label_sharing" if pairs else "label_sharing",
+            "form": form,
             "method": case.interpolation,
             "layers": case.layers,
-            "alpha": case.alpha,
         },
-        labels="shift" if shift else "as_drawn" if pairs else "permute",
-        options=STRATEGY_OPTIONS,
+        labels=labels,
+        options={**alphas, **STRATEGY_OPTIONS},
     )
     strategies.check_layers(learner, strategy)
     return strategy

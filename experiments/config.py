@@ -183,7 +183,12 @@ def base_config() -> ConfigDict:
                 # Dhillon et al. (2019): Adam on the support set.
                 "sl": {"learning_rate": 5e-5, "steps": 25, "norm": "running"},
                 # Wang et al. (2021): logistic regression with C = strength.
-                "mtl": {"unit_features": True, "strength": 3.0, "norm": "running"},
+                "mtl": {
+                    "unit_features": True,
+                    "strength": 3.0,
+                    "steps": 200,  # of its solver
+                    "norm": "running",
+                },
             },
             "strategy": {
                 "name": "",
@@ -204,8 +209,9 @@ def base_config() -> ConfigDict:
                     "shifts": (0.0, 0.25, 0.5, 0.75),
                     "period": placeholder(float),  # of targets; None: they have none
                 },
-                # Yin et al. (2020), values of their code for Pose.
-                "metareg": {"beta": 1e-3, "initial_rho": -20.0},
+                # Yin et al. (2020): beta of their code for Pose, which has rho begin at
+                # -20 and moves it much further than our learning rates do.
+                "metareg": {"beta": 1e-3, "initial_rho": -5.0},
                 # Jamal and Qi (2019); the weight is our choice. measure: entropy |
                 # theil | generalised_entropy | gini | atkinson | variance_of_logarithms
                 "taml": {

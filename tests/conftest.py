@@ -13,7 +13,8 @@ import pathlib
 # users: `XLA_FLAGS= python -m pytest`.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false",
 )
 
 import jax  # noqa: E402

@@ -121,6 +121,9 @@ def test_channel_shuffle_needs_one_array_and_classes():
         augmentation.shuffle_channels(KEY, nested, 0.5)
     with pytest.raises(InputError, match="regression has none"):
         strategies.metamix(channel_shuffle=True, labels="shift")
+    with pytest.raises(InputError, match="is for hidden layers"):
+        strategies.metamix(channel_shuffle=True, layers=(0, 1))
+    strategies.metamix(channel_shuffle=True, layers=(1,))
 
 
 @pytest.mark.parametrize("layer", [0, 1])
@@ -172,6 +175,20 @@ def test_maxup_of_one_version_is_one_augmentation(maml, tasks):
     loss, _ = objective(maml, one, variables, tasks)
     mean, _ = objective(maml, plain, variables, tasks)
     assert loss == mean
+
+
+@pytest.mark.parametrize("name", ["maml", "protonet"])
+def test_versions_with_one_support_set_equal_versions_apart(tasks, name):
+    learner = learners.make(name, backbones.mlp((6, 7)), 3)
+    variables = init(learner, KEY, tasks.support.x[0])
+    strategy = strategies.maxup(**LS, versions=3)
+    assert strategy.same_support
+    once, aux = objective(learner, strategy, variables, tasks)
+    apart, other = objective(
+        learner, strategy._replace(same_support=False), variables, tasks
+    )
+    np.testing.assert_allclose(once, apart, rtol=1e-5)
+    chex.assert_trees_all_close(aux, other, rtol=1e-3, atol=1e-5)
 
 
 def test_maxup_of_both_sets_mixes_the_support_too(tasks):

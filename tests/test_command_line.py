@@ -84,6 +84,31 @@ def cli(monkeypatch, capsys, tmp_path):
         ([RAINBOW, "--config.interpolation.layers=(0,1)"], "layer 0 only"),
         ([RAINBOW, "--config.interpolation.method=blend"], "unknown mixing method"),
         ([RAINBOW, "--config.learner.maml.norm=layer"], "batch-norm policy"),
+        ([RAINBOW, "--config.train.learning_rate=inf"], "learning_rate must be finite"),
+        ([RAINBOW, "--config.strategy.name=mlti+metamix"], "both replace the tasks'"),
+        (
+            [RAINBOW, "--config.learner.name=protonet", "--config.strategy.name=taml"],
+            "strategy taml does not apply to learner protonet: it compares",
+        ),
+        (
+            [RAINBOW, "--config.learner.name=sl"],
+            "strategy mlti does not apply to learner sl.*goes with: vanilla",
+        ),
+        (
+            [
+                *(RAINBOW, "--config.strategy.name=taml"),
+                *("--config.strategy.taml.measure=gini",),
+                "--config.train.meta_batch_size=1",
+            ],
+            "raise train.meta_batch_size to at least 2",
+        ),
+        (
+            [
+                *(RAINBOW, "--config.strategy.name=metareg"),
+                "--config.learner.maml.adapted_layers=(0,1,2,3,4)",
+            ],
+            "here there are none",
+        ),
         ([RAINBOW, "--nonsense=1"], "unknown flag --nonsense"),
         ([RAINBOW, "extra"], "unexpected argument 'extra'"),
     ],

@@ -2,13 +2,21 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mlti_jax import backbones, data, learners, strategies
-from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
+from mlti_jax.training import (
+    Checkpoints,
+    Episode,
+    Evaluator,
+    adam,
+    init_state,
+    make_run_steps,
+)
 
 KEY = jax.random.key(0)
 SETTINGS = ("label_sharing", "non_label_sharing", "regression")
@@ -37,22 +45,14 @@ def make_pool(setting):
 
 
 def make_strategy(names, learner, setting):
-    hard = setting == "non_label_sharing" or learner.class_pairs
+    form, labels = strategies.form_and_labels(setting, learner)
     options = dict(OPTIONS)
     if setting == "regression":
         options["taml"] = {"measure": "gini"}
     return strategies.make(
         names,
-        interpolation={
-            "form": "non_label_sharing" if hard else "label_sharing",
-            "method": "mixup",
-            "layers": (1,),
-        },
-        labels="shift"
-        if setting == "regression"
-        else "as_drawn"
-        if hard
-        else "permute",
+        interpolation={"form": form, "method": "mixup", "layers": (1,)},
+        labels=labels,
         options=options,
     )
 
@@ -137,7 +137,7 @@ def test_trains(name, strategy_name, setting):
     ("name", "strategy_name"),
     [("maml", "maxup+metadropout+metareg"), ("protonet", "mlti"), ("maml", "taml")],
 )
-def test_trains_and_evaluates_as_users_do(name, strategy_name):
+def test_trains_evaluates_and_resumes_as_users_do(name, strategy_name, tmp_path):
     learner = make_learner(name, "label_sharing")
     strategy = make_strategy(strategy_name, learner, "label_sharing")
     pool, episode, optimiser = make_pool("label_sharing"), Episode(3, 2, 2), adam(1e-2)
@@ -148,3 +148,15 @@ def test_trains_and_evaluates_as_users_do(name, strategy_name):
     state, bad_step = run(state, pool, KEY, 200)
     assert bad_step == -1
     assert evaluator(state.variables, pool, KEY, 100).mean() > before.mean() + 0.02
+
+    # Saved with the strategy's parameters, read again, and gone on with.
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(200, state)
+    checkpoints.wait()
+    template = init_state(learner, strategy, optimiser, KEY, pool.x[:2])
+    _, restored = checkpoints.restore(template)
+    checkpoints.close()
+    chex.assert_trees_all_equal(restored, state)
+    chex.assert_trees_all_equal(
+        run(restored, pool, KEY, 203), run(state, pool, KEY, 203)
+    )

@@ -14,7 +14,9 @@ of training; both with the learning rate of the other vector data. `encoder=albe
 the paper's, with its learning rate, and needs the folder of a checkpoint:
 `--config.backbone.albert.pretrained=DIR --config.dataset.tokenizer=DIR`.
 
-One task a step, as in the paper; MLTI then draws a second one as its partner.
+One task a step, as in the paper; MLTI then draws a second one as its partner. Meta-Reg
+needs weights that are shared and trained: with the light encoder, set
+`--config.learner.maml.adapted_layers="(-1,)"`.
 """
 
 from ml_collections.config_dict import placeholder

@@ -290,6 +290,11 @@ def sample_flat(pool: Pool, key: Array, *, ways: int, shots: int, queries: int) 
     As many samples as a task of this size has, drawn as by `sample_batch`; all of them
     are the query set, labelled over all classes of the pool. The support set is empty.
     """
+    if queries is None:
+        raise InputError(
+            "a flat batch needs a number of queries, since it takes its size from the "
+            "task's; set task.queries"
+        )
     batch = sample_batch(pool, key, ways * (shots + queries))
     empty = jax.tree.map(lambda leaf: leaf[:0], batch)
     return Task(support=empty, query=batch, domain=jnp.int32(0))

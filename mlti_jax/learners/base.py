@@ -45,6 +45,7 @@ class Aux:
       loss_before: scalar, the query loss before adaptation (equal to the loss where
         nothing is adapted).
       outputs_before: `[N_q, C]`, the outputs before adaptation.
+      weight: `[N_q]`, that of the query samples; None if all count.
     """
 
     state: PyTree
@@ -52,6 +53,7 @@ class Aux:
     outputs: Array
     loss_before: Array
     outputs_before: Array
+    weight: Array | None = None
 
 
 class Perturbation(NamedTuple):

@@ -128,20 +128,14 @@ class GradientLearner:
             )
             entry = first
         else:
-            # Noise on the support set is drawn anew in every step, by `adapt`.
-            query, hook, entry = task.query, perturbation.query, layer
-            h, state = self.stack.apply(
-                variables.params["model"],
-                variables.state,
-                query.x,
-                layer,
-                first,
-                key=key_shared,
-                mode=mode_for(self.norm, train),
-                weight=query.weight,
-                hook=hook,
+            # The support set's features are thrown away, and only its statistics kept:
+            # `adapt` draws its noise anew in every step.
+            hook, entry = perturbation.query, layer
+            hooks = (perturbation.support(key_shared), hook)
+            run, state = self._run_shared(
+                variables, task, key_shared, layer, first, train, hooks
             )
-            task = task.replace(query=query.replace(x=h))
+            task = task.replace(query=run.query)
         variables = variables.replace(state=state)
         phi = self.adapt(variables, task.support, key_inner, entry, train, perturbation)
 
@@ -154,7 +148,9 @@ class GradientLearner:
         loss_before, outputs_before, _ = judge(variables.params["model"])
         loss, outputs, state = judge(phi)
         metric = self.objective.metric(outputs, task.query)
-        return loss, Aux(state, metric, outputs, loss_before, outputs_before)
+        return loss, Aux(
+            state, metric, outputs, loss_before, outputs_before, task.query.weight
+        )
 
     def adapt(
         self,
@@ -216,17 +212,21 @@ class GradientLearner:
         else:
             samples = perturbation.samples if train else perturbation.eval_samples
             keys = jax.random.split(key, (num_steps, samples))
-            # The shared layers do not change: all draws of all steps at once.
             draw = jax.vmap(lambda k: shared(k, perturbation.support(k)))
-            features = jax.vmap(draw)(keys)
+            # The shared layers do not change: in training all draws of all steps at
+            # once. At test there are many draws, so one step's at a time.
+            features = jax.vmap(draw)(keys) if train else None
 
             def loss_fn(adapted: PyTree, index: int | Array, displacements) -> Array:
                 def one(h, key):
                     noise = perturbation.support(key)
                     return loss_of(adapted, displacements, h, key, noise)
 
-                step_features = jax.tree.map(lambda leaf: leaf[index], features)
-                return jax.vmap(one)(step_features, keys[index]).mean()
+                if train:
+                    drawn = jax.tree.map(lambda leaf: leaf[index], features)
+                else:
+                    drawn = draw(keys[index])
+                return jax.vmap(one)(drawn, keys[index]).mean()
 
         zeros = self._zero_displacements(params)
 

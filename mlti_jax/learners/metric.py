@@ -56,10 +56,11 @@ def squared_euclidean(a: Array, b: Array) -> Array:
 
 def cosine(a: Array, b: Array) -> Array:
     r""":math:`1 - \frac{a_k \cdot b_r}{\|a_k\| \|b_r\|}`, as `[N, C]`; 1 for zeros."""
-    return 1 - _unit(a) @ _unit(b).T
+    return 1 - unit(a) @ unit(b).T
 
 
-def _unit(a: Array) -> Array:
+def unit(a: Array) -> Array:
+    """Vectors `[..., D]` scaled to length one; zeros stay zeros."""
     # The square root of 0 has no derivative: a constant is added below it.
     return a / jnp.sqrt(jnp.sum(a**2, axis=-1, keepdims=True) + 1e-12)
 

@@ -1,4 +1,4 @@
-"""Baselines that do not train on episodes (App. E.6): SL and MTL.
+"""Baselines that do not meta-learn (App. E.6): SL and MTL.
 
 Both train a network on labelled samples, and meet a new task only at test time, on the
 same episodes as all others: SL fine-tunes the whole network with a new head, MTL fits a
@@ -26,14 +26,8 @@ from mlti_jax.learners.base import (
     mode_for,
     run_task,
 )
-from mlti_jax.learners.metric import prototypes
+from mlti_jax.learners.metric import prototypes, unit
 from mlti_jax.types import Array, Batch, PyTree, Task
-
-
-def unit(h: Array) -> Array:
-    """Vectors `[N, D]` scaled to length one; zeros stay zeros."""
-    # The square root of 0 has no derivative: a constant is added below it.
-    return h / jnp.sqrt(jnp.sum(h**2, axis=-1, keepdims=True) + 1e-12)
 
 
 def logistic_regression(

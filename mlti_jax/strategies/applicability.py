@@ -29,7 +29,7 @@ REASONS = {
     "taml": "it compares a model before and after adaptation",
     "metadropout": "it perturbs the support set in an inner loop",
 }
-NOT_EPISODIC = "it changes the tasks of a meta-batch, and this learner trains on none"
+NOT_EPISODIC = "it changes how tasks are learned from, and this learner does not adapt"
 
 
 def check_applicable(names: Iterable[str], learner: str, family: str) -> None:

@@ -44,6 +44,7 @@ class Strategy(NamedTuple):
       layers: the layers of which one is drawn for each meta-batch; `transform` is
         given tasks whose x is at that layer.
       extra_tasks: `meta-batch size -> tasks drawn beyond it`, as partners only.
+      smallest_batch: tasks that a meta-batch must have.
       init: makes parameters of the strategy's own, trained with the learner's.
       relabel: gives the tasks of a meta-batch other labels.
       sample: changes the variables once per meta-batch, before any layer is run.
@@ -59,6 +60,7 @@ class Strategy(NamedTuple):
     name: str
     layers: tuple[int, ...] = (0,)
     extra_tasks: Callable[[int], int] = lambda batch_size: 0
+    smallest_batch: int = 1
     init: Init | None = None
     relabel: Relabel | None = None
     sample: Sample | None = None
@@ -145,6 +147,7 @@ def chain(*strategies: Strategy) -> Strategy:
         name="+".join(s.name for s in strategies),
         layers=transforming[0].layers if transforming else (0,),
         extra_tasks=lambda size: max(s.extra_tasks(size) for s in strategies),
+        smallest_batch=max(s.smallest_batch for s in strategies),
         init=init,
         relabel=relabel if relabelling else None,
         sample=sample,
@@ -211,11 +214,13 @@ def meta_objective(
       The scalar loss, and `Aux` with leading axes `[B, m]` except for `state`, which
       is the mean over tasks.
     """
-    key_sample, key_embed, key_transform, key_loss = jax.random.split(key, 4)
+    check_batch_size(strategy, batch_size)
+    keys = jax.random.split(key, 5)
+    key_sample, key_embed, key_transform, key_loss, key_relabel = keys
     num_tasks = tasks.domain.shape[0]
     means = variables
     if strategy.relabel is not None:
-        tasks = strategy.relabel(tasks, jax.random.fold_in(key, num_tasks))
+        tasks = strategy.relabel(tasks, key_relabel)
     if strategy.sample is not None:
         variables = strategy.sample(variables, key_sample)
     noise = perturbation(strategy, variables)
@@ -283,6 +288,33 @@ def perturbation(strategy: Strategy, variables: Variables) -> dict[str, Perturba
     if strategy.perturb is None:
         return {}
     return {"perturbation": strategy.perturb(variables)}
+
+
+def check_batch_size(strategy: Strategy, batch_size: int) -> None:
+    """Refuses a meta-batch that is too small for the strategy."""
+    if batch_size < strategy.smallest_batch:
+        raise InputError(
+            f"{strategy.name} compares the tasks of a meta-batch with each other, and "
+            f"here it has {batch_size}; raise train.meta_batch_size to at least "
+            f"{strategy.smallest_batch} (for taml, measure=entropy needs no second)"
+        )
+
+
+def form_and_labels(setting: str, learner: Learner) -> tuple[str, str]:
+    """How tasks of a setting are interpolated, and what MetaAug may do to labels.
+
+    Args:
+      setting: `label_sharing`, `non_label_sharing` or `regression`.
+      learner: some need hard labels.
+
+    Returns:
+      One of `interpolation.FORMS`, and one of `metaaug.LABELS`.
+    """
+    if setting == "regression":
+        return "label_sharing", "shift"
+    if setting == "non_label_sharing" or learner.class_pairs:
+        return "non_label_sharing", "as_drawn"
+    return "label_sharing", "permute"
 
 
 def check_layers(learner: Learner, strategy: Strategy) -> None:

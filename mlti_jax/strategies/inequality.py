@@ -17,9 +17,14 @@ GENERALISED_ENTROPY_ALPHA = 2.0
 ATKINSON_EPSILON = 0.5
 
 
+def _shares(values: Array) -> Array:
+    """Values over their mean; a zero as the smallest number with a logarithm."""
+    return jnp.maximum(values / values.mean(), 1e-12)
+
+
 def theil(values: Array) -> Array:
     r""":math:`\frac1M \sum_i \frac{\ell_i}{\bar\ell} \ln \frac{\ell_i}{\bar\ell}`."""
-    share = values / values.mean()
+    share = _shares(values)
     return jnp.mean(share * jnp.log(share))
 
 
@@ -31,7 +36,7 @@ def generalised_entropy(
     Its limits are the Theil index for alpha 1 and, for 0,
     :math:`-\frac1M \sum_i \ln(\ell_i/\bar\ell)`.
     """
-    share = values / values.mean()
+    share = _shares(values)
     if alpha == 0:
         return -jnp.mean(jnp.log(share))
     if alpha == 1:
@@ -44,7 +49,7 @@ def atkinson(values: Array, epsilon: float = ATKINSON_EPSILON) -> Array:
 
     For epsilon 1 it is one minus the geometric over the arithmetic mean.
     """
-    share = values / values.mean()
+    share = _shares(values)
     if epsilon == 1:
         return 1 - jnp.exp(jnp.mean(jnp.log(share)))
     power = 1 - epsilon
@@ -59,7 +64,7 @@ def gini(values: Array) -> Array:
 
 def variance_of_logarithms(values: Array) -> Array:
     r""":math:`\frac1M \sum_i (\ln \ell_i - \ln g)^2`, g the geometric mean."""
-    return jnp.var(jnp.log(values))
+    return jnp.var(jnp.log(_shares(values)))
 
 
 MEASURES: dict[str, Callable[[Array], Array]] = {

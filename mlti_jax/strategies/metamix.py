@@ -45,6 +45,13 @@ def metamix(
             "regression has none; set strategy.metamix.channel_shuffle=False"
         )
 
+    if channel_shuffle and 0 in layers:
+        raise InputError(
+            "metamix's channel_shuffle is for hidden layers, and the input is among "
+            f"the layers {tuple(layers)}; set interpolation.layers from 1 up (with "
+            "interpolation.method=mixup), or leave channel_shuffle off"
+        )
+
     def one_task(key, task: Task) -> Task:
         key_lambda, key_mix, key_rate, key_shuffle = jax.random.split(key, 4)
         if channel_shuffle:

@@ -69,20 +69,24 @@ def taml(
     def penalty(variables, losses, aux):
         del variables, losses
         if measure == ENTROPY:
-            before, after = entropy(aux.outputs_before), entropy(aux.outputs)
+            before = entropy(aux.outputs_before, aux.weight)
+            after = entropy(aux.outputs, aux.weight)
             return weight * jnp.mean(after - before)
         initial = aux.loss_before.mean(axis=1)
-        if initial.shape[0] < 2:
-            raise InputError(
-                f"taml by {measure} compares the tasks of a meta-batch, and here it is "
-                "one; raise train.meta_batch_size, or set strategy.taml.measure=entropy"
-            )
         return weight * MEASURES[measure](initial, **options)
 
-    return Strategy(name="taml", penalty=penalty)
+    smallest = 1 if measure == ENTROPY else 2
+    return Strategy(name="taml", smallest_batch=smallest, penalty=penalty)
 
 
-def entropy(logits: Array) -> Array:
-    """Mean entropy of the predictions for a set: `[..., N, C]` to `[...]`."""
+def entropy(logits: Array, weight: Array | None = None) -> Array:
+    """Mean entropy of the predictions for a set: `[..., N, C]` to `[...]`.
+
+    Args:
+      logits: `[..., N, C]`.
+      weight: `[..., N]`, 0 for samples that do not count; None if all do.
+    """
     log_p = jax.nn.log_softmax(logits)
-    return -jnp.sum(jnp.exp(log_p) * log_p, axis=-1).mean(axis=-1)
+    values = -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
+    weight = jnp.ones_like(values) if weight is None else weight
+    return jnp.sum(weight * values, -1) / jnp.maximum(weight.sum(-1), 1.0)

@@ -93,11 +93,12 @@ class Evaluator:
         size = jax.tree.leaves(pool.x)[0].shape[0]
         return size < num_tasks * self._task_size(pool)
 
-    def _task_size(self, pool: Pool) -> int:
+    def _task_size(self, pool: Pool, draws: int = 1) -> int:
+        """Samples of a task, its support set counted once for each draw of noise."""
         ways, shots, queries = self.episode
         if queries is None:
             queries = pool.index.shape[-1] - shots
-        return ways * (shots + queries)
+        return ways * (draws * shots + queries)
 
     def __call__(
         self,
@@ -120,7 +121,9 @@ class Evaluator:
         if self._features_pay(pool, num_tasks):
             pool = self._with_features(variables, pool)
             layer = self.learner.shared_layers
-        fitting = max(1, LARGEST_PASS // self._task_size(pool))
+        noise = perturbation(self.strategy, eval_variables(self.strategy, variables))
+        draws = noise["perturbation"].eval_samples if noise else 1
+        fitting = max(1, LARGEST_PASS // self._task_size(pool, draws))
         at_once = min(self.tasks_per_pass, fitting)
         metrics = []
         for start in range(0, num_tasks, at_once):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -151,19 +152,20 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
     )
     names = strategies.parse(config.strategy.name)
     strategies.check_applicable(names, config.learner.name, learner.family)
-    hard_labels = splits.setting == "non_label_sharing" or learner.class_pairs
+    form, labels = strategies.form_and_labels(splits.setting, learner)
     strategy = strategies.make(
         config.strategy.name,
         interpolation={
-            "form": "non_label_sharing" if hard_labels else "label_sharing",
+            "form": form,
             **_options(config.interpolation),
         },
-        labels="shift" if regression else "as_drawn" if hard_labels else "permute",
+        labels=labels,
         options={name: _options(config.strategy.get(name, {})) for name in names},
     )
     strategies.check_layers(learner, strategy)
+    strategies.check_batch_size(strategy, config.train.meta_batch_size)
     evaluator = Evaluator(learner, strategy, eval_episode, config.eval.tasks_per_pass)
-    return Experiment(
+    experiment = Experiment(
         config=config,
         splits=splits,
         learner=learner,
@@ -173,6 +175,9 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
         evaluator=evaluator,
         notes=tuple(notes),
     )
+    # What can't be initialised is refused here, before a work directory is made.
+    jax.eval_shape(experiment.init_state)
+    return experiment
 
 
 def _options(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,10 +187,11 @@ def _options(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pool_facts(pool: data.Pool) -> dict[str, int]:
     """What learners with heads for the training classes need to know of them."""
-    facts = {"base_groups": int(np.size(pool.count))}
-    if isinstance(pool, data.RegressionPool):
-        return facts
-    return {**facts, "base_classes": len(pool.classes)}
+    regression = isinstance(pool, data.RegressionPool)
+    return {
+        "base_groups": int(np.size(pool.count)),
+        "base_classes": 0 if regression else len(pool.classes),
+    }
 
 
 def _checksum(pool: data.Pool) -> int:
@@ -207,7 +213,20 @@ def _fit_to_builtin(episode: Episode, splits: Splits) -> tuple[Episode, list[str
     return episode._replace(queries=left), [note]
 
 
+def _check_finite(section: Any, path: str) -> None:
+    """Refuses numbers that are infinite or not numbers, in all fields."""
+    for name, value in section.items():
+        field = f"{path}.{name}"
+        if hasattr(value, "items"):
+            _check_finite(value, field)
+            continue
+        for number in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise InputError(f"{field} must be finite, got {number}")
+
+
 def _check_config(config: Any) -> None:
+    _check_finite(config, "config")
     positive = {
         "train.steps": config.train.steps,
         "train.meta_batch_size": config.train.meta_batch_size,

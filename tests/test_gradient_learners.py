@@ -1,4 +1,4 @@
-"""Learners against finite differences, NumPy and PyTorch."""
+"""Gradient-based learners against finite differences and PyTorch."""
 
 import dataclasses
 import functools
@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import init, make_task, stack_tasks, take, task_loss
+from conftest import init, make_task, task_loss
 from jax.flatten_util import ravel_pytree
 
 from mlti_jax import backbones, learners
 from mlti_jax.errors import InputError
-from mlti_jax.learners import adapt, prototypes
+from mlti_jax.learners import adapt
 from mlti_jax.learners.update_rules import transform_modes
 from mlti_jax.types import Batch
 
@@ -28,22 +28,6 @@ def small(name, **options):
 
 def small_maml(**options):
     return small("maml", **options)
-
-
-@functools.cache
-def make_learners():
-    conv = backbones.conv4(4)
-    return {
-        "maml_mlp": (small_maml(), (5,)),
-        "maml_conv": (learners.maml(conv, 3), (16, 16, 1)),
-        "anil_mlp": (small("anil"), (5,)),
-        "metasgd_mlp": (small("metasgd"), (5,)),
-        "meta_curvature_mlp": (small("meta_curvature"), (5,)),
-        "meta_curvature_conv": (learners.meta_curvature(conv, 3), (16, 16, 1)),
-        "matchingnet_mlp": (learners.matchingnet(backbones.mlp((6, 7)), 3), (5,)),
-        "protonet_mlp": (learners.protonet(backbones.mlp((6, 7)), 3), (5,)),
-        "protonet_conv": (learners.protonet(conv, 3), (16, 16, 1)),
-    }
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
@@ -334,196 +318,6 @@ def test_loss_before_is_that_of_the_unadapted_network():
 def test_wrong_adapted_layers(layers):
     with pytest.raises(InputError, match="adapted_layers"):
         small_maml(adapted_layers=layers)
-
-
-# ------------------------------------------------------------------------ metric
-
-
-def test_protonet_logits_equal_a_numpy_version():
-    learner = learners.protonet(backbones.mlp((6, 7)), 3)
-    task = make_task(1)
-    variables = init(learner, KEY, task.support.x)
-    loss, aux = task_loss(learner, variables, task, KEY, 0, True)
-
-    x = np.concatenate([task.support.x, task.query.x]).astype(np.float64)
-    for layer in variables.params["model"]:  # support and query are one batch
-        x = x @ np.asarray(layer["kernel"], np.float64)
-        x = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
-        x = np.where(x > 0, x, 0.01 * x)
-    support, query = x[:6], x[6:]
-    labels = np.asarray(task.support.y).argmax(1)
-    centres = [support[labels == r].mean(0) for r in range(3)]
-    logits = np.array([[-((q - c) ** 2).sum() for c in centres] for q in query])
-    np.testing.assert_allclose(aux.outputs, logits, rtol=1e-4, atol=1e-4)
-    answer = np.asarray(task.query.y).argmax(1)
-    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    by_hand = -np.mean([np.log(p[k, answer[k]]) for k in range(len(answer))])
-    np.testing.assert_allclose(loss, by_hand, rtol=1e-4)
-    np.testing.assert_allclose(aux.metric, (logits.argmax(1) == answer).mean())
-
-
-@pytest.mark.parametrize("distance", ["cosine", "squared_euclidean"])
-def test_matchingnet_equals_a_numpy_version(distance):
-    learner = learners.matchingnet(
-        backbones.mlp((6, 7)), 3, distance=distance, scale=2.0
-    )
-    task = make_task(5)
-    variables = init(learner, KEY, task.support.x)
-    task, _ = embed(learner, variables, task, KEY, 2, False)
-    support, query = np.asarray(task.support.x), np.asarray(task.query.x)
-    labels = np.asarray(task.support.y)
-    logits = task_loss(learner, variables, task, KEY, 2, False)[1].outputs
-    probability = np.asarray(jax.nn.softmax(logits))
-    for q, row in zip(query, probability, strict=True):
-        if distance == "cosine":
-            norms = np.linalg.norm(support, axis=1) * np.linalg.norm(q)
-            scores = 2 * (support @ q) / norms
-        else:
-            scores = -2 * ((support - q) ** 2).sum(axis=1)
-        weights = np.exp(scores - scores.max())
-        weights /= weights.sum()
-        expected = sum(w * y for w, y in zip(weights, labels, strict=True))
-        np.testing.assert_allclose(row, expected, rtol=1e-3, atol=1e-5)
-        np.testing.assert_allclose(row.sum(), 1.0, rtol=1e-5)
-
-
-def test_matchingnet_leaves_padding_out():
-    support = Batch(
-        x=jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]),
-        y=jnp.eye(2)[jnp.array([0, 1, 1])],
-        weight=jnp.array([1.0, 1.0, 0.0]),
-    )
-    query = jnp.array([[0.3, 0.9]])
-    learner = learners.matchingnet(backbones.mlp((2,)), 2)
-    padded = learner.classify(support, query)
-    without = learner.classify(Batch(x=support.x[:2], y=support.y[:2]), query)
-    np.testing.assert_allclose(padded, without, rtol=1e-5)
-
-
-def test_prototypes_leave_padding_out():
-    embeddings = jnp.array([[1.0], [3.0], [100.0], [5.0]])
-    y = jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    support = Batch(embeddings, y, jnp.array([1.0, 1.0, 0.0, 1.0]))
-    np.testing.assert_allclose(prototypes(embeddings, support), [[2.0], [5.0]])
-
-
-@pytest.mark.parametrize("name", ["protonet", "matchingnet"])
-def test_order_of_support_samples_does_not_matter(name):
-    learner = learners.make(name, backbones.mlp((6, 7)), 3)
-    task = make_task(1)
-    variables = init(learner, KEY, task.support.x)
-    order = np.random.default_rng(0).permutation(6)
-    shuffled = jax.tree.map(lambda leaf: leaf[order], task.support)
-    predict = jax.jit(learner.predict)
-    a = predict(variables, task.support, task.query.x, KEY)
-    b = predict(variables, shuffled, task.query.x, KEY)
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_protonet_refuses_regression():
-    with pytest.raises(InputError, match="regression"):
-        learners.protonet(backbones.mlp(), 1, objective=learners.REGRESSION)
-
-
-# ---------------------------------------------------------------- all of them alike
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if "conv" in name else ())
-        for name in make_learners()
-    ],
-)
-class TestEveryLearner:
-    """One battery for all; a new learner is one line in `make_learners`."""
-
-    def setup(self, name):
-        learner, shape = make_learners()[name]
-        tasks = stack_tasks([make_task(s, shape=shape) for s in range(3)])
-        return learner, tasks, init(learner, KEY, tasks.support.x[0])
-
-    def test_vmap_equals_a_loop_and_jit_changes_nothing(self, name):
-        learner, tasks, variables = self.setup(name)
-        keys = jax.random.split(KEY, 3)
-
-        def loss(task, key):
-            return learner.loss(variables, task, key, 0, True)
-
-        batched = jax.jit(jax.vmap(loss))(tasks, keys)
-        for index in range(3):
-            alone = loss(take(tasks, index), keys[index])
-            chex.assert_trees_all_close(
-                take(batched, index), alone, rtol=2e-3, atol=2e-4
-            )
-
-    def test_gradient_reaches_every_parameter(self, name):
-        learner, tasks, variables = self.setup(name)
-
-        def loss(params):
-            changed = variables.replace(params=params)
-            one = lambda t: task_loss(learner, changed, t, KEY, 0, True)[0]  # noqa: E731
-            return jax.vmap(one)(tasks).mean()
-
-        for path, leaf in jax.tree_util.tree_leaves_with_path(
-            jax.jit(jax.grad(loss))(variables.params)
-        ):
-            assert np.isfinite(leaf).all(), path
-            # Moving all embeddings by the same vector changes no distance.
-            last = len(learner.stack) - 1
-            if name == "protonet_mlp" and "offset" in str(path) and path[1].idx == last:
-                continue
-            assert np.abs(np.asarray(leaf)).max() > 0, path
-
-    def test_predict_equals_the_outputs_of_loss(self, name):
-        learner, tasks, variables = self.setup(name)
-        task = take(tasks, 0)
-        aux = task_loss(learner, variables, task, KEY, 0, False)[1]
-        outputs = jax.jit(learner.predict)(variables, task.support, task.query.x, KEY)
-        np.testing.assert_allclose(outputs, aux.outputs, rtol=1e-3, atol=1e-3)
-
-    def test_embed_then_loss_is_loss(self, name):
-        learner, tasks, variables = self.setup(name)
-        task = take(tasks, 0)
-        layer = learner.deepest_mixing_layer
-        hidden, state = embed(learner, variables, task, KEY, layer, True)
-        loss, aux = task_loss(
-            learner, variables.replace(state=state), hidden, KEY, layer, True
-        )
-        whole, whole_aux = task_loss(learner, variables, task, KEY, 0, True)
-        np.testing.assert_allclose(loss, whole, rtol=1e-3)
-        chex.assert_trees_all_close(aux.state, whole_aux.state, rtol=1e-3, atol=1e-4)
-
-    def test_batch_norm_policies_differ_at_test_time_only(self, name):
-        learner, tasks, variables = self.setup(name)
-        task = take(tasks, 0)
-        both = [
-            dataclasses.replace(learner, norm=norm) for norm in ("batch", "running")
-        ]
-        train = [float(task_loss(m, variables, task, KEY, 0, True)[0]) for m in both]
-        test = [float(task_loss(m, variables, task, KEY, 0, False)[0]) for m in both]
-        assert train[0] == train[1]
-        assert abs(test[0] - test[1]) > 1e-6
-
-    def test_padding_in_the_query_changes_nothing(self, name):
-        learner, tasks, variables = self.setup(name)
-        task = take(tasks, 0)
-        size = task.query.y.shape[0]
-        padded = Batch(
-            x=jnp.concatenate([task.query.x, 50 + task.query.x[:2]]),
-            y=jnp.concatenate([task.query.y, task.query.y[:2]]),
-            weight=jnp.array([1.0] * size + [0.0] * 2),
-        )
-        loss, aux = task_loss(learner, variables, task, KEY, 0, False)
-        other, other_aux = task_loss(
-            learner, variables, task.replace(query=padded), KEY, 0, False
-        )
-        np.testing.assert_allclose(other, loss, rtol=1e-3)
-        np.testing.assert_allclose(other_aux.metric, aux.metric, rtol=1e-5)
-
-    def test_unknown_norm_policy(self, name):
-        with pytest.raises(InputError, match="batch-norm policy"):
-            dataclasses.replace(make_learners()[name][0], norm="layer")
 
 
 def test_regression_with_the_same_code():
