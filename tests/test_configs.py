@@ -13,7 +13,7 @@ from test_tiered_imagenet import tiered_prepared, tiered_raw  # noqa: F401
 from experiments.config import base_config
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
-from mlti_jax.learners.gradient import gradient_learner
+from mlti_jax.learners.maml import gradient_learner
 from mlti_jax.training import build, train_and_evaluate
 
 # Tables 6 and 7 of the paper, read as the design says: learning rates 0.01 and 0.001

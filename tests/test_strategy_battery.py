@@ -21,12 +21,7 @@ from mlti_jax.training import (
 KEY = jax.random.key(0)
 SETTINGS = ("label_sharing", "non_label_sharing", "regression")
 # These run while working; the others follow the same code paths.
-QUICK = {
-    ("maml", "label_sharing"),
-    ("protonet", "label_sharing"),
-    ("maml", "regression"),
-}
-SOME = ("maml", "protonet")  # the only ones for settings beyond label-sharing
+QUICK = {("maml", "label_sharing"), ("protonet", "label_sharing")}
 OPTIONS = {"metareg": {"initial_rho": -3.0}, "metadropout": {"eval_samples": 2}}
 
 
@@ -66,9 +61,7 @@ def combinations():
                 for setting in SETTINGS:
                     if family not in families:
                         continue
-                    if setting == "regression" and family == "metric":
-                        continue
-                    if setting != "label_sharing" and name not in SOME:
+                    if setting == "regression" and name != "maml":
                         continue
                     marks = () if (name, setting) in QUICK else pytest.mark.slow
                     yield pytest.param(name, strategy, setting, marks=marks)

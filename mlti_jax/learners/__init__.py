@@ -14,15 +14,15 @@ from mlti_jax.learners.base import (
     Perturbation,
     Variables,
 )
-from mlti_jax.learners.gradient import (
-    GradientLearner,
+from mlti_jax.learners.gradient import GradientLearner
+from mlti_jax.learners.inner_loop import adapt
+from mlti_jax.learners.maml import (
     anil,
     gradient_learner,
     maml,
     meta_curvature,
     metasgd,
 )
-from mlti_jax.learners.inner_loop import adapt
 from mlti_jax.learners.metric import MetricLearner, matchingnet, protonet, prototypes
 from mlti_jax.learners.supervised import (
     MultiTaskLearner,

@@ -72,7 +72,7 @@ def curvature(learning_rate: float) -> UpdateRule:
             lambda g, m: learning_rate * transform_modes(g, m), grads, matrices
         ),
         displaced=lambda matrices, h, displacement: (
-            learning_rate * (h @ matrices[0].T) @ displacement @ matrices[1]
+            h @ matrices[0].T @ (learning_rate * displacement) @ matrices[1]
         ),
     )
 
