@@ -22,7 +22,10 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from mlti_jax.strategies import meta_objective  # noqa: E402
 from mlti_jax.types import Batch, Task  # noqa: E402
+
+KEY = jax.random.key(0)
 
 
 def pytest_configure(config):
@@ -74,6 +77,12 @@ def init(learner, key, x):
 def task_loss(learner, variables, task, key, layer, train):
     """`learner.loss` as one program, the same for all tests of equal learners."""
     return learner.loss(variables, task, key, layer, train)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 5, 6))
+def objective(learner, strategy, variables, tasks, key=KEY, layer=0, size=4):
+    """`meta_objective` as one program, of four tasks at the input."""
+    return meta_objective(learner, strategy, variables, tasks, key, layer, size)
 
 
 def take(tree, index: int):

@@ -1,27 +1,19 @@
 """Strategies that change a task by itself: MetaMix, Meta-MaxUp and MetaAug."""
 
-import functools
-
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import init, make_task, stack_tasks, take, task_loss
+from conftest import init, make_task, objective, stack_tasks, take, task_loss
 
 from mlti_jax import augmentation, backbones, interpolation, learners, strategies
 from mlti_jax.errors import InputError
-from mlti_jax.strategies import meta_objective
 from mlti_jax.strategies.metaaug import permute_classes, shift_targets
 from mlti_jax.types import Batch
 
 KEY = jax.random.key(0)
 LS = {"form": "label_sharing", "method": "mixup", "layers": (0,)}
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 5, 6))
-def objective(learner, strategy, variables, tasks, key=KEY, layer=0, size=4):
-    return meta_objective(learner, strategy, variables, tasks, key, layer, size)
 
 
 @pytest.fixture(scope="module")

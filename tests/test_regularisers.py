@@ -7,22 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import init, make_task, stack_tasks, take, task_loss
+from conftest import init, make_task, objective, stack_tasks, take, task_loss
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
-from mlti_jax.strategies import chain, inequality, meta_objective
+from mlti_jax.strategies import chain, inequality
 from mlti_jax.strategies.metareg import kl_to_standard_normal
 from mlti_jax.strategies.taml import entropy
 from mlti_jax.training import Episode, Evaluator
 
 KEY = jax.random.key(0)
 LS = {"form": "label_sharing", "method": "mixup", "layers": (0, 1)}
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 5, 6))
-def objective(learner, strategy, variables, tasks, key=KEY, layer=0, size=4):
-    return meta_objective(learner, strategy, variables, tasks, key, layer, size)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

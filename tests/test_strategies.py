@@ -1,17 +1,15 @@
 """Strategies and what `meta_objective` makes of them."""
 
-import functools
-
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import init, make_task, stack_tasks, take, task_loss
+from conftest import init, make_task, objective, stack_tasks, take, task_loss
 
 from mlti_jax import backbones, interpolation, learners, strategies
 from mlti_jax.errors import InputError
-from mlti_jax.strategies import Strategy, chain, meta_objective
+from mlti_jax.strategies import Strategy, chain
 
 KEY = jax.random.key(0)
 LS = {"form": "label_sharing", "method": "mixup", "layers": (0,)}
@@ -25,11 +23,6 @@ def maml():
 @pytest.fixture
 def tasks():
     return stack_tasks([make_task(s) for s in range(4)])
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 5, 6))
-def objective(learner, strategy, variables, tasks, key=KEY, layer=0, size=4):
-    return meta_objective(learner, strategy, variables, tasks, key, layer, size)
 
 
 def test_vanilla_is_the_mean_over_a_loop_of_tasks(maml, tasks):
