@@ -263,7 +263,7 @@ def case(learner: str, name: str) -> Case:
 def without_before(result):
     """Loss and aux, less what the network was before adaptation: one pass less."""
     loss, aux = result
-    return loss, aux.replace(loss_before=(), outputs_before=())
+    return loss, aux.replace(loss_before=(), outputs_before=(), weight=())
 
 
 @functools.cache
