@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mlti_jax import interpolation
-from mlti_jax.learners import gradient
+from mlti_jax.learners import inner_loop
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
 
@@ -29,11 +29,22 @@ def test_readme_blocks_run(index):
         np.testing.assert_array_equal(new.y, old.y)
 
 
+def test_readme_blocks_fit_together():
+    scope = {}
+    for block in python_blocks():
+        exec(compile(block, "README", "exec"), scope)
+    loss, accuracy = scope["objective"](
+        scope["variables"], scope["new_tasks"], scope["keys"][0]
+    )
+    assert np.isfinite(loss)
+    assert 0 <= accuracy <= 1
+
+
 def test_readme_has_the_import_example():
     assert any("interpolation" in block for block in python_blocks())
 
 
-@pytest.mark.parametrize("module", [interpolation, gradient])
+@pytest.mark.parametrize("module", [interpolation, inner_loop])
 def test_docstring_examples(module):
     scope = {**vars(module), "jnp": jnp}
     failed, tried = doctest.testmod(module, extraglobs=scope)
