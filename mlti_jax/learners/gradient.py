@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from mlti_jax.learners.base import (
     mode_for,
     run_task,
 )
-from mlti_jax.learners.inner_loop import adapt
+from mlti_jax.learners.inner_loop import adapt, mean_over
 from mlti_jax.learners.update_rules import (
     UpdateRule,
 )
@@ -194,6 +195,12 @@ class GradientLearner:
             outputs, _ = self._forward(merged, state, batch, first, key, train, hook)
             return self.objective.loss(outputs, batch)
 
+        zeros = self._zero_displacements(params)
+
+        def gradient(loss_fn: Callable) -> Callable:
+            both = jax.grad(loss_fn, argnums=(0, 2))
+            return lambda phi, index: both(phi, index, zeros)
+
         if perturbation is None:
             features = shared(key)
 
@@ -204,27 +211,30 @@ class GradientLearner:
         else:
             samples = perturbation.samples if train else perturbation.eval_samples
             keys = jax.random.split(key, (num_steps, samples))
-            draw = jax.vmap(lambda k: shared(k, perturbation.support(k)))
-            # The shared layers do not change: in training all draws of all steps at
-            # once. At test there are many draws, so one step's at a time.
-            features = jax.vmap(draw)(keys) if train else None
+
+            def draw(key: Array) -> PyTree:
+                return shared(key, perturbation.support(key))
+
+            def loss_of_draw(adapted, displacements, h, key) -> Array:
+                noise = perturbation.support(key)
+                return loss_of(adapted, displacements, h, key, noise)
+
+            # The shared layers do not change: all draws of all steps at once.
+            features = jax.vmap(jax.vmap(draw))(keys) if train else None
 
             def loss_fn(adapted: PyTree, index: int | Array, displacements) -> Array:
-                def one(h, key):
-                    noise = perturbation.support(key)
-                    return loss_of(adapted, displacements, h, key, noise)
+                drawn = jax.tree.map(lambda leaf: leaf[index], features)
+                losses = jax.vmap(partial(loss_of_draw, adapted, displacements))
+                return losses(drawn, keys[index]).mean()
 
-                if train:
-                    drawn = jax.tree.map(lambda leaf: leaf[index], features)
-                else:
-                    drawn = draw(keys[index])
-                return jax.vmap(one)(drawn, keys[index]).mean()
-
-        zeros = self._zero_displacements(params)
-
-        def gradient(loss_fn: Callable) -> Callable:
-            both = jax.grad(loss_fn, argnums=(0, 2))
-            return lambda phi, index: both(phi, index, zeros)
+            if not train:
+                # Many draws, and nothing to differentiate through: one at a time.
+                def gradient(loss_fn: Callable) -> Callable:  # noqa: F811
+                    del loss_fn
+                    both = jax.grad(loss_of_draw, argnums=(0, 1))
+                    return lambda phi, index: mean_over(
+                        lambda key: both(phi, zeros, draw(key), key), keys[index]
+                    )
 
         def step(grads: tuple[PyTree, dict]) -> PyTree:
             plain, ready = grads

@@ -59,3 +59,17 @@ def adapt(
     for index in range(num_steps):
         params, _ = body(params, index)
     return params
+
+
+def mean_over(function: Callable[[Array], PyTree], keys: Array) -> PyTree:
+    """The mean of `function(key)` over keys `[S]`, computed one after the other."""
+    total = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(function, keys[0]),
+    )
+
+    def add(total: PyTree, key: Array) -> tuple[PyTree, None]:
+        return jax.tree.map(jnp.add, total, function(key)), None
+
+    total, _ = jax.lax.scan(add, total, keys)
+    return jax.tree.map(lambda leaf: leaf / keys.shape[0], total)

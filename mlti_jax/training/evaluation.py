@@ -93,12 +93,11 @@ class Evaluator:
         size = jax.tree.leaves(pool.x)[0].shape[0]
         return size < num_tasks * self._task_size(pool)
 
-    def _task_size(self, pool: Pool, draws: int = 1) -> int:
-        """Samples of a task, its support set counted once for each draw of noise."""
+    def _task_size(self, pool: Pool) -> int:
         ways, shots, queries = self.episode
         if queries is None:
             queries = pool.index.shape[-1] - shots
-        return ways * (draws * shots + queries)
+        return ways * (shots + queries)
 
     def __call__(
         self,
@@ -121,9 +120,7 @@ class Evaluator:
         if self._features_pay(pool, num_tasks):
             pool = self._with_features(variables, pool)
             layer = self.learner.shared_layers
-        noise = perturbation(self.strategy, eval_variables(self.strategy, variables))
-        draws = noise["perturbation"].eval_samples if noise else 1
-        fitting = max(1, LARGEST_PASS // self._task_size(pool, draws))
+        fitting = max(1, LARGEST_PASS // self._task_size(pool))
         at_once = min(self.tasks_per_pass, fitting)
         metrics = []
         for start in range(0, num_tasks, at_once):
