@@ -6,6 +6,7 @@ import pathlib
 import sys
 from collections.abc import Callable
 
+import jax
 from absl import flags
 
 from experiments.config import config_names
@@ -20,6 +21,22 @@ from mlti_jax.strategies import STRATEGIES, applicability
 def run(main: Callable[[list[str]], None], module_docstring: str) -> int:
     """Runs a tool that has a `--config`; see `mlti_jax.command_line.run`."""
     return command_line.run(main, module_docstring, check_arguments=_check_config)
+
+
+def keep_compiled(choice: str, workdir: str) -> None:
+    """Lets JAX keep compiled programs on disk, so that the next start is quick.
+
+    Args:
+      choice: `beside` the work directory, `off`, or a path. A directory that is set
+        for JAX already (`JAX_COMPILATION_CACHE_DIR`) is left as it is.
+      workdir: the run's work directory.
+    """
+    if choice == "off" or jax.config.jax_compilation_cache_dir:
+        return
+    beside = pathlib.Path(workdir).absolute().parent / "compilation_cache"
+    path = beside if choice == "beside" else pathlib.Path(choice)
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def listing() -> str:

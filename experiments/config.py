@@ -147,6 +147,8 @@ def base_config() -> ConfigDict:
     return ConfigDict(
         {
             "seed": 0,
+            # Where compiled programs are kept: beside the work directory; a path; off.
+            "compilation_cache": "beside",
             "dataset": {"name": ""},
             "backbone": {
                 "name": "",
@@ -231,6 +233,10 @@ def base_config() -> ConfigDict:
                 "learning_rate": 1e-3,
                 "log_every": 100,
                 "checkpoint_every": 500,
+                # How the tasks of a meta-batch are spread; None: as suits the machine.
+                "devices": placeholder(int),
+                "tasks_per_pass": placeholder(int),  # a device's at a time
+                "compute_dtype": "float32",  # or bfloat16, for accelerators
             },
             "eval": {
                 # None: all that are left. A reference, so that None can be overridden.

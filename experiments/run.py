@@ -18,7 +18,8 @@ Examples, from the root of the project:
 
 The work directory then holds config.json, metrics.jsonl, tensorboard/, checkpoints/
 and results.json. The same command goes on with a run that was interrupted, and says so
-if it is finished.
+if it is finished. Beside it, `compilation_cache/` keeps compiled programs for the next
+start (`--config.compilation_cache=off` for none).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ml_collections import config_flags
 
 from experiments import command_line
 from experiments.compare import compare
+from mlti_jax import parallel
 from mlti_jax.command_line import DATA_DIR
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, summary, train_and_evaluate
@@ -54,6 +56,8 @@ def main(argv: list[str]) -> None:
             raise InputError(f"--{flag.name} is missing; see --help, or --list")
     logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
     config = CONFIG.value
+    parallel.use_all_cores()
+    command_line.keep_compiled(config.compilation_cache, WORKDIR.value)
     if config.get("compare"):
         compare(config, WORKDIR.value, DATA_DIR.value)
     else:

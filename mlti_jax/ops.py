@@ -323,15 +323,24 @@ def _patches_fit(x: Array, size: tuple[int, int]) -> bool:
     return prod(x.shape[1:]) * prod(size) * x.dtype.itemsize <= CACHE_BYTES
 
 
+def _padded_conv(x: Array, kernel: Array) -> Array:
+    """With few channels (colours), a CPU is three times faster on a multiple of 4."""
+    missing = -x.shape[-1] % 4 if x.shape[-1] < 8 else 0
+    if missing:
+        x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, missing)))
+        kernel = jnp.pad(kernel, ((0, 0), (0, 0), (0, missing), (0, 0)))
+    return _lax_conv(x, kernel)
+
+
 def _conv_cpu(x, kernel):
     if x.shape[0] == 1:
-        return _lax_conv(x[0], kernel[0])[None]
+        return _padded_conv(x[0], kernel[0])[None]
     # Tiny groups are one batched product, since a loop's overhead would show. For
     # large ones, making the patches costs more than the product: 33 ms for 4 tasks of
     # 80 images 10x10x32, where a loop of ungrouped convolutions takes 9.
     if _patches_fit(x, kernel.shape[1:3]):
         return _grouped_conv(x, kernel)
-    return lax.map(lambda pair: _lax_conv(*pair), (x, kernel))
+    return lax.map(lambda pair: _padded_conv(*pair), (x, kernel))
 
 
 def _kernel_gradient_cpu(x, g, *, size):

@@ -25,6 +25,9 @@ import pytest  # noqa: E402
 from mlti_jax.strategies import meta_objective  # noqa: E402
 from mlti_jax.types import Batch, Task  # noqa: E402
 
+# As `experiments.run` has it on a machine with two cores.
+jax.config.update("jax_num_cpu_devices", 2)
+
 KEY = jax.random.key(0)
 
 

@@ -47,7 +47,8 @@ class BatchNorm(nn.Module):
     """Batch normalisation over all axes but the last.
 
     Running averages are updated in training as `0.9 * old + 0.1 * new`, the variance
-    with Bessel's correction.
+    with Bessel's correction. Whatever the input's precision, statistics are computed
+    in that of the averages.
     """
 
     momentum: float = 0.9
@@ -60,6 +61,8 @@ class BatchNorm(nn.Module):
         offset = self.param("offset", nn.initializers.zeros, (features,))
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (features,))
         running_var = self.variable("batch_stats", "var", jnp.ones, (features,))
+        dtype = x.dtype
+        x = x.astype(jnp.promote_types(dtype, running_mean.value.dtype))
         if mode.batch_statistics or mode.train:
             mean, var = ops.batch_moments(x, weight)
         if mode.train:
@@ -70,7 +73,8 @@ class BatchNorm(nn.Module):
             self._update(running_var, unbiased)
         if not mode.batch_statistics:
             mean, var = running_mean.value, running_var.value
-        return ops.normalise(x, mean, var, scale, offset, self.epsilon)
+        out = ops.normalise(x, mean, var, scale, offset, self.epsilon)
+        return out.astype(dtype)
 
     def _update(self, running: nn.Variable, new: Array) -> None:
         # The averages are read at test time only; no gradient goes through them.

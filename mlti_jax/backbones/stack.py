@@ -14,7 +14,10 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 
+from mlti_jax.errors import unknown_name
 from mlti_jax.types import Array, PyTree
+
+COMPUTE_DTYPES = ("float32", "bfloat16")
 
 
 class LinearMap(NamedTuple):
@@ -64,10 +67,19 @@ class Stack:
       tied: for each layer, the layer whose parameters it uses: itself, or one before
         it that is made alike. Then its own entry in `params` is empty: what trains
         or adapts parameters has to name the other. None: every layer has its own.
+      dtype: what layers compute in, `float32` or `bfloat16`; parameters, statistics
+        and what the whole stack gives stay in float32.
     """
 
     layers: tuple[nn.Module, ...]
     tied: tuple[int, ...] | None = None
+    dtype: str = "float32"
+
+    def computing_in(self, dtype: str) -> Stack:
+        """The stack, computing in `float32` or `bfloat16`."""
+        if dtype not in COMPUTE_DTYPES:
+            raise unknown_name("compute_dtype", dtype, COMPUTE_DTYPES)
+        return dataclasses.replace(self, dtype=dtype)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -75,7 +87,7 @@ class Stack:
     def append(self, layer: nn.Module) -> Stack:
         """The stack with one more layer on top."""
         tied = None if self.tied is None else (*self.tied, len(self))
-        return Stack((*self.layers, layer), tied)
+        return Stack((*self.layers, layer), tied, self.dtype)
 
     def _owner(self, index: int) -> int:
         """The layer whose parameters a layer uses."""
@@ -133,11 +145,15 @@ class Stack:
         """
         stop = len(self) if stop is None else stop
         state = list(state)
+        h = _cast(h, self.dtype)
         for index in range(start, stop):
             rngs = {} if key is None else {"dropout": jax.random.fold_in(key, index)}
             layer_hook = None if hook is None else _bind(hook, index)
             h, updated = self.layers[index].apply(
-                {"params": params[self._owner(index)], "batch_stats": state[index]},
+                {
+                    "params": _cast(params[self._owner(index)], self.dtype),
+                    "batch_stats": state[index],
+                },
                 h,
                 mode,
                 weight=weight,
@@ -147,7 +163,16 @@ class Stack:
             )
             if mode.train:
                 state[index] = updated.get("batch_stats", state[index])
-        return h, tuple(state)
+        return (_cast(h, "float32") if stop == len(self) else h), tuple(state)
+
+
+def _cast(tree: PyTree, dtype: str) -> PyTree:
+    """Float32 or bfloat16 leaves in `dtype`; others (tokens, float64) as they are."""
+
+    def cast(leaf: Array) -> Array:
+        return leaf.astype(dtype) if str(leaf.dtype) in COMPUTE_DTYPES else leaf
+
+    return jax.tree.map(cast, tree)
 
 
 def _bind(hook: Hook, index: int) -> LayerHook:
@@ -165,12 +190,3 @@ def run_linear(
     if hook is None:
         return output
     return hook(LinearMap(output, kernel, partial(function, h), h))
-
-
-def in_turn(first: Hook | None, second: Hook | None) -> Hook | None:
-    """One hook of two: the second is shown what the first has made of the output."""
-    if first is None or second is None:
-        return second if first is None else first
-    return lambda layer, linear: second(
-        layer, linear._replace(output=first(layer, linear))
-    )

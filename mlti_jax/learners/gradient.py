@@ -8,13 +8,11 @@ Meta-Curvature are a few lines each in `maml.py`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 
-from mlti_jax.backbones import DenseBlock, Hook, LinearMap, Stack, in_turn
+from mlti_jax.backbones import DenseBlock, Hook, Stack
 from mlti_jax.learners.base import (
     Aux,
     Objective,
@@ -25,9 +23,8 @@ from mlti_jax.learners.base import (
     run_task,
 )
 from mlti_jax.learners.inner_loop import adapt, mean_over
-from mlti_jax.learners.update_rules import (
-    UpdateRule,
-)
+from mlti_jax.learners.low_rank import Displaced, LowRank, without_kernel
+from mlti_jax.learners.update_rules import UpdateRule
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 
@@ -130,16 +127,20 @@ class GradientLearner:
             )
             task = task.replace(query=run.query)
         variables = variables.replace(state=state)
-        phi = self.adapt(variables, task.support, key_inner, entry, train, perturbation)
+        phi, displaced = self._adapt(
+            variables, task.support, key_inner, entry, train, perturbation
+        )
 
-        def judge(params):
+        def judge(params, hook):
             outputs, new_state = self._forward(
                 params, state, task.query, first, key_outer, train, hook
             )
             return self.objective.loss(outputs, task.query), outputs, new_state
 
-        loss_before, outputs_before, _ = judge(variables.params["model"])
-        loss, outputs, state = judge(phi)
+        loss_before, outputs_before, _ = judge(variables.params["model"], hook)
+        if displaced is not None:
+            hook = displaced.hook(task.query.x)
+        loss, outputs, state = judge(phi, hook)
         metric = self.objective.metric(outputs, task.query)
         return loss, Aux(
             state, metric, outputs, loss_before, outputs_before, task.query.weight
@@ -170,6 +171,24 @@ class GradientLearner:
         Returns:
           Parameters of the whole stack, one entry a layer; shared layers unchanged.
         """
+        phi, displaced = self._adapt(
+            variables, support, key, layer, train, perturbation
+        )
+        if displaced is None:
+            return phi
+        first = dict(phi[self.shared_layers], kernel=displaced.kernel())
+        return (*phi[: self.shared_layers], first, *phi[self.shared_layers + 1 :])
+
+    def _adapt(
+        self,
+        variables: Variables,
+        support: Batch,
+        key: Array,
+        layer: int,
+        train: bool,
+        perturbation: Perturbation | None = None,
+    ) -> tuple[tuple, Displaced | None]:
+        """As `adapt`; the first kernel may be left as it is, and its change apart."""
         params, state = variables.params["model"], variables.state
         rule_params = variables.params["rule"]
         first = self.deepest_mixing_layer
@@ -188,102 +207,84 @@ class GradientLearner:
                 hook=hook,
             )[0]
 
-        def loss_of(adapted, displacements, h, key, noise=None) -> Array:
+        def loss_of(adapted, h, key, hook=None) -> Array:
             batch = support.replace(x=h)
             merged = self._merge(params, adapted)
-            hook = in_turn(self._displacing(rule_params, displacements), noise)
             outputs, _ = self._forward(merged, state, batch, first, key, train, hook)
             return self.objective.loss(outputs, batch)
 
-        zeros = self._zero_displacements(params)
-
-        def gradient(loss_fn: Callable) -> Callable:
-            both = jax.grad(loss_fn, argnums=(0, 2))
-            return lambda phi, index: both(phi, index, zeros)
-
-        if perturbation is None:
-            features = shared(key)
-
-            def loss_fn(adapted: PyTree, index: int | Array, displacements) -> Array:
-                step_key = jax.random.fold_in(key, index)
-                return loss_of(adapted, displacements, features, step_key)
-
-        else:
-            samples = perturbation.samples if train else perturbation.eval_samples
-            keys = jax.random.split(key, (num_steps, samples))
-
-            def draw(key: Array) -> PyTree:
-                return shared(key, perturbation.support(key))
-
-            def loss_of_draw(adapted, displacements, h, key) -> Array:
-                noise = perturbation.support(key)
-                return loss_of(adapted, displacements, h, key, noise)
-
-            # The shared layers do not change: all draws of all steps at once.
-            features = jax.vmap(jax.vmap(draw))(keys) if train else None
-
-            def loss_fn(adapted: PyTree, index: int | Array, displacements) -> Array:
-                drawn = jax.tree.map(lambda leaf: leaf[index], features)
-                losses = jax.vmap(partial(loss_of_draw, adapted, displacements))
-                return losses(drawn, keys[index]).mean()
-
-            if not train:
-                # Many draws, and nothing to differentiate through: one at a time.
-                def gradient(loss_fn: Callable) -> Callable:  # noqa: F811
-                    del loss_fn
-                    both = jax.grad(loss_of_draw, argnums=(0, 1))
-                    return lambda phi, index: mean_over(
-                        lambda key: both(phi, zeros, draw(key), key), keys[index]
-                    )
-
-        def step(grads: tuple[PyTree, dict]) -> PyTree:
-            plain, ready = grads
-            steps = list(self.rule.step(rule_params, plain))
-            for layer, kernel in ready.items():
-                position = self.adapted_layers.index(layer)
-                steps[position] = {**steps[position], "kernel": kernel}
-            return tuple(steps)
-
-        adapted = adapt(
-            loss_fn,
-            self._adapted(params),
-            step,
-            num_steps,
-            gradient=gradient,
+        loop = partial(
+            adapt,
+            num_steps=num_steps,
             second_order=self.second_order,
             remat=self.remat,
             unroll=self.unroll,
         )
-        return self._merge(params, adapted)
+        start, step = self._adapted(params), partial(self.rule.step, rule_params)
+        if perturbation is None:
+            h = shared(key)
+            low_rank = self._low_rank(params, rule_params, h)
+            if low_rank is not None:
+                adapted, displaced = low_rank.adapt(
+                    lambda rest, hook, index: loss_of(
+                        rest, h, jax.random.fold_in(key, index), hook
+                    ),
+                    without_kernel(start),
+                    partial(self.rule.step, without_kernel(rule_params)),
+                    loop,
+                )
+                return self._merge(params, adapted), displaced
 
-    def _zero_displacements(self, params: tuple) -> dict[int, Array]:
-        """For the layers whose kernel's step the rule finds by a displacement.
+            def loss_fn(adapted: PyTree, index: int | Array) -> Array:
+                return loss_of(adapted, h, jax.random.fold_in(key, index))
 
-        First-order learning takes gradients as constants, but not the rule's
-        parameters: there the rule has to go the long way.
+            return self._merge(params, loop(loss_fn, start, step)), None
+
+        samples = perturbation.samples if train else perturbation.eval_samples
+        keys = jax.random.split(key, (num_steps, samples))
+
+        def draw(key: Array) -> PyTree:
+            return shared(key, perturbation.support(key))
+
+        def loss_of_draw(adapted, h, key) -> Array:
+            return loss_of(adapted, h, key, perturbation.support(key))
+
+        if train:
+            # The shared layers do not change: all draws of all steps at once.
+            features = jax.vmap(jax.vmap(draw))(keys)
+
+            def loss_fn(adapted: PyTree, index: int | Array) -> Array:
+                drawn = jax.tree.map(lambda leaf: leaf[index], features)
+                losses = jax.vmap(partial(loss_of_draw, adapted))
+                return losses(drawn, keys[index]).mean()
+
+            return self._merge(params, loop(loss_fn, start, step)), None
+
+        # Many draws, and nothing to differentiate through: one at a time.
+        def mean_gradient(adapted: PyTree, index: int | Array) -> PyTree:
+            of_draw = jax.grad(loss_of_draw)
+            return mean_over(lambda key: of_draw(adapted, draw(key), key), keys[index])
+
+        adapted = loop(None, start, step, gradient=lambda _: mean_gradient)
+        return self._merge(params, adapted), None
+
+    def _low_rank(self, params, rule_params, h: PyTree) -> LowRank | None:
+        """A short way for the first adapted layer's kernel, where there is one.
+
+        There is if it is a linear map of fewer samples than it has inputs, and the
+        rule makes its step of two factors.
         """
-        if self.rule.displaced is None or not self.second_order:
-            return {}
-        return {
-            layer: jnp.zeros_like(params[layer]["kernel"])
-            for layer in self.adapted_layers
-            if isinstance(self.stack.layers[layer], DenseBlock)
-        }
-
-    def _displacing(self, rule_params: tuple, displacements: dict) -> Hook | None:
-        """Adds what displacements, all zero, make of a layer: their gradient counts."""
-        if not displacements:
+        layer = self.shared_layers
+        if self.rule.factors is None:
             return None
-
-        def hook(layer: int, linear: LinearMap) -> Array:
-            if layer not in displacements:
-                return linear.output
-            own = rule_params[self.adapted_layers.index(layer)]["kernel"]
-            return linear.output + self.rule.displaced(
-                own, linear.input, displacements[layer]
-            )
-
-        return hook
+        if not isinstance(self.stack.layers[layer], DenseBlock):
+            return None
+        if h.shape[0] >= h.shape[1]:
+            return None
+        # In first-order learning the inner gradient, and so its factor, is a constant.
+        source = h if self.second_order else jax.lax.stop_gradient(h)
+        left, right = self.rule.factors(rule_params, source)
+        return LowRank(layer, params[layer]["kernel"], h, left, right)
 
     def predict(
         self,
@@ -329,7 +330,8 @@ class GradientLearner:
         return tuple(params[layer] for layer in self.adapted_layers)
 
     def _merge(self, params: tuple, adapted: tuple) -> tuple:
+        """The parameters with those that were adapted put in; others stay."""
         merged = list(params)
         for layer, values in zip(self.adapted_layers, adapted, strict=True):
-            merged[layer] = values
+            merged[layer] = {**params[layer], **values}
         return tuple(merged)

@@ -17,14 +17,15 @@ class UpdateRule(NamedTuple):
     Attributes:
       init: `(adapted params) -> parameters of the rule`, meta-learned with the rest.
       step: `(parameters of the rule, gradient) -> what is subtracted`.
-      displaced: `(parameters of the rule, input [N, I], displacement [I, O]) ->
-        [N, O]` for the kernel of a linear map, if the rule can take a shorter way
-        there: linear in the displacement, with a derivative that is the step itself.
+      factors: `(parameters of the rule, input [N, I]) -> (left [N, I], right)` for the
+        kernel of the first adapted layer, if that is a linear map of few samples. Its
+        gradient is `input^T delta`, with `delta [N, O]` that of the map's output, and
+        the step is `left^T right(delta)`. None if the step is no such product.
     """
 
     init: Callable[[PyTree], PyTree]
     step: Callable[[PyTree, PyTree], PyTree]
-    displaced: Callable[[PyTree, Array, Array], Array] | None = None
+    factors: Callable[[PyTree, Array], tuple[Array, Callable]] | None = None
 
 
 def fixed_step(learning_rate: float) -> UpdateRule:
@@ -32,6 +33,7 @@ def fixed_step(learning_rate: float) -> UpdateRule:
     return UpdateRule(
         init=lambda params: (),
         step=lambda _, grads: jax.tree.map(lambda g: learning_rate * g, grads),
+        factors=lambda _, h: (h, lambda delta: learning_rate * delta),
     )
 
 
@@ -61,18 +63,17 @@ def curvature(learning_rate: float) -> UpdateRule:
     where the positions of the window are one mode. A matrix has the modes (input,
     output), a vector one.
 
-    The gradient of a linear map :math:`h W` is :math:`h^\top \delta` for few samples h,
-    and :math:`M^i h^\top \delta {M^o}^\top` is also the gradient of
-    :math:`h {M^i}^\top D M^o` by D: products with N rows instead of I, so that the
-    transform costs no more than the map itself.
+    For a linear map :math:`h W` of few samples this is a product of
+    :math:`h {M^i}^\top` and :math:`\delta {M^o}^\top`, which have N rows instead of I.
     """
     return UpdateRule(
         init=lambda params: jax.tree.map(_identities, params),
         step=lambda matrices, grads: jax.tree.map(
             lambda g, m: learning_rate * transform_modes(g, m), grads, matrices
         ),
-        displaced=lambda matrices, h, displacement: (
-            h @ matrices[0].T @ (learning_rate * displacement) @ matrices[1]
+        factors=lambda matrices, h: (
+            h @ matrices[0]["kernel"][0].T,
+            lambda delta: learning_rate * delta @ matrices[0]["kernel"][1].T,
         ),
     )
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Aux, Learner, Perturbation, Variables
+from mlti_jax.parallel import ONE_PASS, Plan, map_tasks, mean_loss
 from mlti_jax.types import Array, PyTree, Task
 
 # (learner, variables, key, input) -> parameters of the strategy
@@ -198,6 +199,7 @@ def meta_objective(
     key: Array,
     layer: int,
     batch_size: int,
+    plan: Plan = ONE_PASS,
 ) -> tuple[Array, Aux]:
     r"""The loss of a meta-batch, :math:`\frac{1}{|I|} \sum_i \mathcal{L}_i`.
 
@@ -209,6 +211,7 @@ def meta_objective(
       key: a PRNG key.
       layer: static; where the strategy works on the tasks.
       batch_size: B.
+      plan: how the tasks are spread over devices and time.
 
     Returns:
       The scalar loss, and `Aux` with leading axes `[B, m]` except for `state`, which
@@ -223,23 +226,32 @@ def meta_objective(
         tasks = strategy.relabel(tasks, key_relabel)
     if strategy.sample is not None:
         variables = strategy.sample(variables, key_sample)
-    noise = perturbation(strategy, variables)
+
+    def embed(variables: Variables, task_and_key) -> tuple[Task, PyTree]:
+        noise = perturbation(strategy, variables)
+        return learner.embed(variables, *task_and_key, layer, True, **noise)
+
+    def task_loss(variables: Variables, task: Task, key: Array) -> tuple[Array, Aux]:
+        noise = perturbation(strategy, variables)
+        return learner.loss(variables, task, key, layer, True, **noise)
+
     if layer > 0:
-        embed = jax.vmap(
-            lambda t, k: learner.embed(variables, t, k, layer, True, **noise)
-        )
-        tasks, states = embed(tasks, jax.random.split(key_embed, num_tasks))
+        keys = jax.random.split(key_embed, num_tasks)
+        tasks, states = map_tasks(embed, plan)(variables, (tasks, keys))
         variables = variables.replace(state=_mean_over_tasks(states))
     if strategy.transform is not None:
         tasks = strategy.transform(variables, tasks, key_transform, layer, batch_size)
     else:
         tasks = jax.tree.map(lambda leaf: leaf[:batch_size, None], tasks)
+    tasks = plan.shard(tasks)
+    if _is_plain_mean(strategy) and plan.tasks_per_pass is not None:
+        loss, aux = _accumulated_loss(
+            task_loss, variables, tasks, key_loss, plan, layer > 0
+        )
+        state = _mean_over_tasks(_mean_over_tasks(aux.state))
+        return loss, aux.replace(state=state)
     loss_fn = _same_support_losses if strategy.same_support else _version_losses
-    losses, aux = loss_fn(
-        lambda t, k: learner.loss(variables, t, k, layer, True, **noise),
-        tasks,
-        key_loss,
-    )
+    losses, aux = loss_fn(task_loss, variables, tasks, key_loss, plan)
     state = _mean_over_tasks(_mean_over_tasks(aux.state))
     aux = aux.replace(state=())
     loss = losses.mean() if strategy.reduce is None else strategy.reduce(losses, aux)
@@ -248,32 +260,82 @@ def meta_objective(
     return loss, aux.replace(state=state)
 
 
-LossFn = Callable[[Task, Array], tuple[Array, Aux]]
+LossFn = Callable[[Variables, Task, Array], tuple[Array, Aux]]
 
 
-def _version_losses(loss_fn: LossFn, tasks: Task, key: Array) -> tuple[Array, Aux]:
-    """Losses `[B, m]` of tasks `[B, m]`, one `vmap` over all of them."""
+def _is_plain_mean(strategy: Strategy) -> bool:
+    """Whether each task adds to the loss by itself, and all alike."""
+    coupled = (strategy.reduce, strategy.penalty)
+    return not strategy.same_support and all(part is None for part in coupled)
+
+
+def _accumulated_loss(
+    loss_fn: LossFn,
+    variables: Variables,
+    tasks: Task,
+    key: Array,
+    plan: Plan,
+    inputs_depend: bool,
+) -> tuple[Array, Aux]:
+    """The mean loss of tasks `[B, m]`, see `parallel.mean_loss`; aux `[B, m]`."""
     size, versions = tasks.domain.shape
-    number = size * versions
-    flat = jax.tree.map(lambda leaf: leaf.reshape(number, *leaf.shape[2:]), tasks)
-    out = jax.vmap(loss_fn)(flat, jax.random.split(key, number))
-    return jax.tree.map(lambda leaf: leaf.reshape(size, versions, *leaf.shape[1:]), out)
+    flat, keys = _flat(tasks), jax.random.split(key, size * versions)
+
+    def of_inputs(variables, inputs, task_and_key):
+        task, key = task_and_key
+        support, query = inputs
+        task = task.replace(
+            support=task.support.replace(x=support), query=task.query.replace(x=query)
+        )
+        return loss_fn(variables, task, key)
+
+    mean = mean_loss(of_inputs, plan, inputs_depend)
+    loss, aux = mean(variables, (flat.support.x, flat.query.x), (flat, keys))
+    return loss, _by_version(aux, size, versions)
 
 
-def _same_support_losses(loss_fn: LossFn, tasks: Task, key: Array) -> tuple[Array, Aux]:
+def _version_losses(
+    loss_fn: LossFn, variables: Variables, tasks: Task, key: Array, plan: Plan
+) -> tuple[Array, Aux]:
+    """Losses `[B, m]` of tasks `[B, m]`."""
+    size, versions = tasks.domain.shape
+    keys = jax.random.split(key, size * versions)
+    out = map_tasks(lambda variables, task: loss_fn(variables, *task), plan)(
+        variables, (_flat(tasks), keys)
+    )
+    return _by_version(out, size, versions)
+
+
+def _same_support_losses(
+    loss_fn: LossFn, variables: Variables, tasks: Task, key: Array, plan: Plan
+) -> tuple[Array, Aux]:
     """The same, for versions of a task that differ in the query set alone.
 
     What depends on the support set alone is not batched over versions, so that it is
     computed once.
     """
 
-    def of_task(task: Task, key: Array) -> tuple[Array, Aux]:
+    def of_task(variables: Variables, task_and_key) -> tuple[Array, Aux]:
+        task, key = task_and_key
         first = jax.tree.map(lambda leaf: leaf[0], task)
-        return jax.vmap(lambda query: loss_fn(first.replace(query=query), key))(
-            task.query
-        )
+        return jax.vmap(
+            lambda query: loss_fn(variables, first.replace(query=query), key)
+        )(task.query)
 
-    return jax.vmap(of_task)(tasks, jax.random.split(key, tasks.domain.shape[0]))
+    keys = jax.random.split(key, tasks.domain.shape[0])
+    return map_tasks(of_task, plan)(variables, (tasks, keys))
+
+
+def _flat(tree: PyTree) -> PyTree:
+    """`[B, m, ...]` to `[B * m, ...]`."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
+
+
+def _by_version(tree: PyTree, size: int, versions: int) -> PyTree:
+    """`[B * m, ...]` to `[B, m, ...]`."""
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(size, versions, *leaf.shape[1:]), tree
+    )
 
 
 def eval_variables(strategy: Strategy, variables: Variables) -> Variables:

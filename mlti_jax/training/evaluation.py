@@ -15,9 +15,10 @@ from mlti_jax.data import Pool, sample_task
 from mlti_jax.data.pools import take_inputs
 from mlti_jax.learners import Learner, Variables
 from mlti_jax.learners.base import shared_features
+from mlti_jax.parallel import ONE_PASS, Plan, map_tasks
 from mlti_jax.strategies import Strategy, eval_variables, perturbation
 from mlti_jax.training.step import Episode
-from mlti_jax.types import Array, PyTree
+from mlti_jax.types import Array, PyTree, Task
 
 SAMPLES_PER_PASS = 256  # whose features are computed at a time
 LARGEST_PASS = 2048  # samples of the tasks that are evaluated at a time
@@ -39,29 +40,39 @@ class Evaluator:
       episode: the size of a task.
       tasks_per_pass: how many tasks at a time, at most: fewer where they are so large
         that they would have more than `LARGEST_PASS` samples. The last pass is padded.
+      plan: how they are spread over devices.
     """
 
     learner: Learner
     strategy: Strategy
     episode: Episode
     tasks_per_pass: int = 8
+    plan: Plan = ONE_PASS
 
-    @partial(jax.jit, static_argnums=(0, 5))
-    def _one_pass(
-        self, variables: Variables, pool: Pool, key: Array, tasks: Array, layer: int
-    ) -> Array:
-        variables = eval_variables(self.strategy, variables)
-        noise = perturbation(self.strategy, variables)
+    @partial(jax.jit, static_argnums=0)
+    def _draw(self, pool: Pool, key: Array, tasks: Array) -> tuple[Task, Array]:
+        """Tasks by their numbers `[T]`, and a key for each."""
 
-        def one_task(index: Array) -> Array:
+        def one_task(index: Array) -> tuple[Task, Array]:
             key_task, key_noise = jax.random.split(jax.random.fold_in(key, index))
             task = sample_task(pool, key_task, **self.episode._asdict())
-            _, aux = self.learner.loss(
-                variables, task, key_noise, layer, False, **noise
-            )
+            return task, key_noise
+
+        return self.plan.shard(jax.vmap(one_task)(tasks))
+
+    # Apart from the drawing, so that it is compiled once for all pools.
+    @partial(jax.jit, static_argnums=(0, 3))
+    def _metrics(
+        self, variables: Variables, tasks_and_keys: tuple[Task, Array], layer: int
+    ) -> Array:
+        variables = eval_variables(self.strategy, variables)
+
+        def one_task(variables: Variables, task_and_key: tuple[Task, Array]) -> Array:
+            noise = perturbation(self.strategy, variables)
+            _, aux = self.learner.loss(variables, *task_and_key, layer, False, **noise)
             return aux.metric
 
-        return jax.vmap(one_task)(tasks)
+        return map_tasks(one_task, self.plan)(variables, tasks_and_keys)
 
     @partial(jax.jit, static_argnums=0)
     def _features(self, variables: Variables, x: PyTree, rows: Array) -> PyTree:
@@ -122,10 +133,14 @@ class Evaluator:
             layer = self.learner.shared_layers
         fitting = max(1, LARGEST_PASS // self._task_size(pool))
         at_once = min(self.tasks_per_pass, fitting)
+        devices = max(1, len(self.plan.devices))
+        at_once = max(at_once // devices, 1) * devices
+        variables, pool = self.plan.replicate((variables, pool))
         metrics = []
         for start in range(0, num_tasks, at_once):
             tasks = jnp.arange(at_once) + start
-            metric = np.asarray(self._one_pass(variables, pool, key, tasks, layer))
+            drawn = self._draw(pool, key, tasks)
+            metric = np.asarray(self._metrics(variables, drawn, layer))
             metrics.append(metric[: num_tasks - start])
             on_pass(len(metrics[-1]))
         return np.concatenate(metrics)

@@ -104,8 +104,13 @@ class _Run:
             experiment.optimiser,
             experiment.episode,
             config.train.meta_batch_size,
+            experiment.plan,
         )
-        key, total = experiment.key(TRAIN), config.train.steps
+        pool, key = experiment.plan.replicate(
+            (experiment.splits.train, experiment.key(TRAIN))
+        )
+        self.state = experiment.plan.replicate(self.state)
+        total = config.train.steps
         step = int(self.state.step)
         bar = Progress("train", total, step)
         steps_a_call, text = 1, ""
@@ -124,9 +129,7 @@ class _Run:
                 self._stop(number)
             stop = self._next_stop(step, steps_a_call)
             start = time.monotonic()
-            self.state, bad_step = run_steps(
-                self.state, experiment.splits.train, key, stop
-            )
+            self.state, bad_step = run_steps(self.state, pool, key, stop)
             if (bad := int(bad_step)) >= 0:
                 bar.close()
                 self._refuse(bad)

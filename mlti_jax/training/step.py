@@ -9,10 +9,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding
 
 from mlti_jax import interpolation
 from mlti_jax.data import Pool, sample_flat, sample_task
 from mlti_jax.learners import Aux, Learner, Variables
+from mlti_jax.parallel import EVERYWHERE, ONE_PASS, Plan
 from mlti_jax.strategies import Strategy, init_variables, meta_objective
 from mlti_jax.types import Array, PyTree, Task
 
@@ -86,6 +88,7 @@ def gradients(
     tasks: Task,
     key: Array,
     batch_size: int,
+    plan: Plan = ONE_PASS,
 ) -> tuple[tuple[Array, Aux], PyTree]:
     """The loss of a meta-batch, and its gradient, at a layer drawn at random.
 
@@ -102,7 +105,14 @@ def gradients(
             params, own = trained
             changed = variables.replace(params=params, strategy=own)
             return meta_objective(
-                learner, strategy, changed, tasks, key_objective, layer, batch_size
+                learner,
+                strategy,
+                changed,
+                tasks,
+                key_objective,
+                layer,
+                batch_size,
+                plan,
             )
 
         return jax.value_and_grad(loss_fn, has_aux=True)
@@ -121,8 +131,16 @@ def make_run_steps(
     optimiser: optax.GradientTransformation,
     episode: Episode,
     batch_size: int,
+    plan: Plan = ONE_PASS,
 ) -> RunSteps:
     """Compiles the training loop.
+
+    Args:
+      learner, strategy, optimiser: the method.
+      episode: the size of a task.
+      batch_size: tasks in a meta-batch.
+      plan: how they are spread over devices and time; with several devices, `state`,
+        `pool` and `key` should be on all of them (`plan.replicate`).
 
     Returns:
       `run(state, pool, key, stop)`, which trains until step `stop` and is compiled
@@ -138,8 +156,9 @@ def make_run_steps(
         tasks = jax.vmap(lambda k: draw(pool, k, **episode._asdict()))(
             jax.random.split(key_tasks, num_drawn)
         )
+        tasks = plan.shard(tasks)
         (loss, aux), grads = gradients(
-            learner, strategy, state.variables, tasks, key_loss, batch_size
+            learner, strategy, state.variables, tasks, key_loss, batch_size, plan
         )
         trained = (state.variables.params, state.variables.strategy)
         updates, optimiser_state = optimiser.update(grads, state.optimiser, trained)
@@ -167,7 +186,12 @@ def make_run_steps(
 
         return jax.lax.while_loop(proceed, body, (state, jnp.int32(-1)))
 
-    return jax.jit(run, donate_argnums=0)
+    if plan.mesh is None:
+        return jax.jit(run, donate_argnums=0)
+    everywhere = NamedSharding(plan.mesh, EVERYWHERE)
+    return jax.jit(
+        run, donate_argnums=0, in_shardings=everywhere, out_shardings=everywhere
+    )
 
 
 def adam(learning_rate: float) -> optax.GradientTransformation:
