@@ -1,172 +1,197 @@
 """Times whole training steps: `python -m experiments.benchmark`.
 
-A step draws a meta-batch of four tasks from a pool on the device, interpolates it
-(MLTI), runs the learner, takes the meta-gradient and updates by Adam. Where PyTorch is
-installed (`pip install -e '.[torch]'`), the same step written plainly in PyTorch
-(`experiments/torch_steps.py`) is timed beside it, for images also with PyTorch's
-channels-last memory layout, which is faster on CPU but which few use. The sides
-alternate in one process, and a ratio is that of the medians. `others` is the share of
-the machine that other processes took meanwhile: above 5 % a ratio means little, since
-PyTorch's threads wait for each other. `--output=FILE` also writes JSON.
+A step draws a meta-batch from a pool on the device, interpolates it (MLTI) or not
+(vanilla), runs the learner, takes the meta-gradient and updates by Adam. Where PyTorch
+is installed (`pip install -e '.[torch]'`), the same step in PyTorch is timed beside it:
+written plainly (`experiments/torch_steps.py`), for images also with channels last in
+memory, and with `torch.func.vmap` over the tasks where that works. The sides alternate
+in one process, and a ratio is that of the medians. `others` is the share of the machine
+that other processes took meanwhile: above 5 % a ratio means little, since PyTorch's
+threads wait for each other. Memory is that beyond pool and parameters: what XLA plans
+for, and by how much a PyTorch process of its own grows (`--memory`).
 
-Other names of `--cases` stand for a table each. `learners_28` and `learners_bio`
-compare the time and memory of each learner with MAML's, `strategies_28` and
-`strategies_bio` those of MAML with each strategy with vanilla MAML's, `resnet12_28` and
-`pose` those of larger networks with Conv4's (`pose` compiles for minutes and is run
-only if named). The case `sampling` draws tasks alone, from pools of two sizes.
+Cases are named `learner_network_strategy`, as in `maml_conv4_28_1q_mlti`, see
+`experiments/benchmark_cases.py`; `--cases` takes names and patterns, such as
+`'protonet_*_mlti'`. All of them, and all of the following, take an hour or more;
+`--quick` runs eight cases in two minutes, without vmap. Other names stand for a table
+each:
+
+  learners_28, learners_bio      each learner's time and memory, relative to MAML's
+  strategies_28, strategies_bio  MAML with each strategy, relative to vanilla
+  sampling                       tasks drawn alone, from pools of two sizes
+  account                        where the time of the six slowest cases of this run
+                                 goes, or of `--account_cases`, and the machine's limit
+  memory                         of second-order MAML by inner steps and tasks, `remat`
+  scaling                        time and memory by tasks, inner steps and pool
+
+`--output=DIR` writes `results.json` and pictures.
 """
 
 from __future__ import annotations
 
-import json
+import fnmatch
 import pathlib
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from typing import NamedTuple
 
-import jax
 from absl import flags
 
-from experiments import benchmark_rows, benchmark_sampling, command_line, timing
-from experiments.benchmark_cases import (
-    ALL_CASES,
-    Case,
-    compile_case,
-    make_learner,
-    make_pool,
+from experiments import (
+    benchmark_account,
+    benchmark_machine,
+    benchmark_memory,
+    benchmark_pictures,
+    benchmark_rows,
+    benchmark_sampling,
+    benchmark_scaling,
+    benchmark_steps,
+    benchmark_torch,
+    command_line,
 )
+from experiments.benchmark_cases import ALL_CASES, QUICK, find
+from mlti_jax import parallel
 from mlti_jax.errors import InputError, unknown_name
+from mlti_jax.training.workdir import write_json
 
-__all__ = ["ALL_CASES", "Case", "make_learner", "make_pool", "measure", "table_row"]
+CASES = flags.DEFINE_list("cases", None, "Names or patterns of cases; all if none.")
+IS_QUICK = flags.DEFINE_bool("quick", False, "Eight cases in two minutes.")
+ROUNDS = flags.DEFINE_integer(
+    "rounds", None, "How often each side is timed, at most; 7, with --quick 3."
+)
+SECONDS = flags.DEFINE_float(
+    "seconds", None, "About how long a case is timed; 20, with --quick 2."
+)
+SIDES = flags.DEFINE_list(
+    "sides",
+    None,
+    "Which sides of PyTorch: torch, torch_channels_last, torch_vmap; all, with --quick "
+    "the first two.",
+)
+MEMORY = flags.DEFINE_bool(
+    "memory", None, "Whether PyTorch's memory is measured; only if all cases are run."
+)
+ACCOUNT_CASES = flags.DEFINE_list(
+    "account_cases", None, "Of which cases `account` tells where the time goes."
+)
+OUTPUT = flags.DEFINE_string("output", None, "A folder for the results.")
 
-CASES = flags.DEFINE_list("cases", None, "Names of the cases; all but pose if none.")
-ROUNDS = flags.DEFINE_integer("rounds", 7, "How often each side is timed.")
-SECONDS = flags.DEFINE_float("seconds", 1.0, "How long a side is timed in a round.")
-OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the results.")
-SAMPLING = "sampling"  # the drawing of tasks alone
+QUICK_SIDES = ("torch", "torch_channels_last")
+ACCOUNT = "account"
+# Each is a module with `measure(rounds, seconds)` and `table(result)`.
+TABLES = {
+    "sampling": benchmark_sampling,
+    "memory": benchmark_memory,
+    "scaling": benchmark_scaling,
+}
+MODULES = {
+    "step": benchmark_steps,
+    "rows": benchmark_rows,
+    ACCOUNT: benchmark_account,
+    **TABLES,
+}
 
 
-def torch_steps(case: Case) -> dict[str, Callable[[int], None]]:
-    """PyTorch's sides; none where it is not installed."""
-    try:
-        from experiments import torch_steps
-    except ImportError:
-        return {}
+def chosen(patterns: list[str] | None, quick: bool = False) -> list[str]:
+    """The names of what is to be run; `InputError` for one that there is not."""
+    known = [*ALL_CASES, *benchmark_rows.GROUPS, *TABLES, ACCOUNT]
+    if not patterns:
+        return list(QUICK) if quick else known
+    names = []
+    for pattern in patterns:
+        found = fnmatch.filter(known, pattern)
+        if not found:
+            raise unknown_name("case", pattern, known)
+        names += found
+    return list(dict.fromkeys(names))
 
-    def side(channels_last: bool) -> Callable[[int], None]:
-        step = torch_steps.make_step(
-            case, *make_pool(case), channels_last=channels_last
+
+class Settings(NamedTuple):
+    """How things are measured; the flags say the same."""
+
+    rounds: int
+    seconds: float
+    sides: tuple[str, ...] = benchmark_torch.SIDES
+    memory: bool = False
+    account_cases: tuple[str, ...] = ()
+
+
+def settings_from_flags() -> Settings:
+    """What the flags say, with defaults; `InputError` for what can't be."""
+    quick, everything = IS_QUICK.value, not (CASES.value or IS_QUICK.value)
+    rounds, seconds, sides = (3, 2.0, QUICK_SIDES) if quick else (7, 20.0, None)
+    settings = Settings(
+        rounds if ROUNDS.value is None else ROUNDS.value,
+        seconds if SECONDS.value is None else SECONDS.value,
+        tuple(SIDES.value or sides or benchmark_torch.SIDES),
+        everything if MEMORY.value is None else MEMORY.value,
+        tuple(ACCOUNT_CASES.value or ()),
+    )
+    if settings.rounds < 1 or not settings.seconds > 0:
+        raise InputError(
+            f"give --rounds of 1 or more and --seconds above 0, not {settings.rounds} "
+            f"and {settings.seconds}"
         )
-
-        def steps(count: int) -> None:
-            for _ in range(count):
-                step()
-
-        return steps
-
-    sides = {"torch": side(channels_last=False)}
-    if case.backbone == "conv4":
-        sides["torch_channels_last"] = side(channels_last=True)
-    return sides
+    for side in settings.sides:
+        if side not in benchmark_torch.SIDES:
+            raise unknown_name("side", side, benchmark_torch.SIDES)
+    for name in settings.account_cases:
+        find(name)
+    return settings
 
 
-def measure(name: str, rounds: int, seconds: float) -> dict:
-    """Times one case; compilation apart."""
-    case = ALL_CASES[name]
-    ours = compile_case(case)
-    result = {
-        "case": name,
-        "setting": asdict(case),
-        "compile_s": ours.compile_s,
-        "memory": ours.memory,
-        "ratio": {},
+def measure(name: str, settings: Settings, before: list[dict]) -> dict:
+    """Measures a case or table; `before` is what was measured in this run."""
+    rounds, seconds, *of_steps, accounts = settings
+    if name in ALL_CASES:
+        return benchmark_steps.measure(name, rounds, seconds, *of_steps)
+    if name in benchmark_rows.GROUPS:
+        return benchmark_rows.measure(name, rounds, seconds)
+    if name == ACCOUNT:
+        accounts = accounts or benchmark_account.slowest(before)
+        return benchmark_account.measure(
+            accounts or benchmark_account.SLOWEST, rounds, seconds
+        )
+    return TABLES[name].measure(rounds, seconds)
+
+
+def write(results: list[dict], folder: pathlib.Path) -> None:
+    """Writes all results and draws what can be drawn."""
+    folder.mkdir(parents=True, exist_ok=True)
+    machine = benchmark_machine.describe()
+    write_json(folder / "results.json", {"machine": machine, "results": results})
+    compared = [r for r in results if r["kind"] == "step" and r["ratio"]]
+    if compared:
+        benchmark_pictures.ratios(compared, folder / "ratios.png")
+    draw: dict[str, Callable[[dict, pathlib.Path], None]] = {
+        "account": benchmark_pictures.account,
+        "memory": benchmark_pictures.memory,
+        "scaling": benchmark_pictures.scaling,
     }
-    share = timing.CpuShare()
-    sides = {"jax": ours.steps, **torch_steps(case)}
-    for side, times in timing.time_sides(sides, rounds, seconds).items():
-        result[side] = timing.spread(times)
-        if side != "jax":
-            median = result[side]["median_ms"]
-            result["ratio"][side] = median / result["jax"]["median_ms"]
-    result["others"] = share.of_others()
-    return result
-
-
-COLUMNS = (
-    ("case", 17), ("ours, ms", 25), ("PyTorch, ms", 25), ("ratio", 7),
-    ("channels last, ms", 25), ("ratio", 7), ("compile, s", 12), ("others", 8),
-)  # fmt: skip
-
-
-def table_row(result: dict) -> str:
-    """A result as a line: median (fastest - slowest round) of each side, and ratio."""
-
-    def milliseconds(side: str) -> str:
-        return timing.format_spread(result[side]) if side in result else "-"
-
-    def ratio(side: str) -> str:
-        return f"{result['ratio'][side]:.2f}" if side in result["ratio"] else "-"
-
-    cells = (
-        result["case"],
-        milliseconds("jax"),
-        milliseconds("torch"),
-        ratio("torch"),
-        milliseconds("torch_channels_last"),
-        ratio("torch_channels_last"),
-        f"{result['compile_s']:.1f}",
-        timing.format_share(result["others"]),
-    )
-    return _line(cells)
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    widths = [width for _, width in COLUMNS]
-    first = f"{cells[0]:{widths[0]}}"
-    return first + "".join(
-        f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True)
-    )
-
-
-def chosen(names: list[str] | None) -> list[str]:
-    """The names of the cases to run; `InputError` for one that there is not."""
-    groups = benchmark_rows.GROUPS
-    if not names:
-        by_default = [name for name, group in groups.items() if group.by_default]
-        return [*ALL_CASES, *by_default, SAMPLING]
-    known = [*ALL_CASES, *groups, SAMPLING]
-    for name in names:
-        if name not in known:
-            raise unknown_name("case", name, known)
-    return names
+    for result in results:
+        if result["kind"] in draw:
+            draw[result["kind"]](result, folder / f"{result['kind']}.png")
 
 
 def main(argv: list[str]) -> None:
     """Measures the cases and prints the tables, row by row."""
-    if len(argv) > 1 or ROUNDS.value < 1:
-        raise InputError("give --rounds of 1 or more, and no other arguments")
-    names = chosen(CASES.value)
-    print(f"{jax.devices()[0].platform}, JAX {jax.__version__}; whole training steps")
-    results = []
-    headed = False
+    if len(argv) > 1:
+        raise InputError(f"give flags alone; {' '.join(argv[1:])!r} is none")
+    parallel.use_all_cores()
+    settings = settings_from_flags()
+    names = chosen(CASES.value, IS_QUICK.value)
+    machine = benchmark_machine.describe()
+    print(f"{machine['platform']}, JAX {machine['jax']}; whole training steps")
+    results, last = [], None
     for name in names:
-        if name in ALL_CASES and not headed:
-            print(_line(tuple(name for name, _ in COLUMNS)))
-        headed = name in ALL_CASES
-        if name == SAMPLING:
-            result = benchmark_sampling.measure(ROUNDS.value, SECONDS.value)
-            row = benchmark_sampling.table(result)
-        elif name in benchmark_rows.GROUPS:
-            result = benchmark_rows.measure(name, ROUNDS.value, SECONDS.value)
-            row = benchmark_rows.table(result)
-        else:
-            result = measure(name, ROUNDS.value, SECONDS.value)
-            row = table_row(result)
+        result = measure(name, settings, results)
+        if result["kind"] == "step" != last:
+            print(benchmark_steps.header())
+        last = result["kind"]
+        print(MODULES[last].table(result), flush=True)
         results.append(result)
-        print(row, flush=True)
-    if OUTPUT.value:
-        text = json.dumps(results, indent=2)
-        pathlib.Path(OUTPUT.value).write_text(text + "\n", encoding="utf-8")
+        if OUTPUT.value:
+            write(results, pathlib.Path(OUTPUT.value))
 
 
 if __name__ == "__main__":

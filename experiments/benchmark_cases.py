@@ -1,19 +1,19 @@
-"""The training steps that the benchmark times, and our side of them, compiled."""
+"""The training steps that the benchmark times: all cases by name, and their parts.
+
+A name is `learner_network_strategy`, as in `maml_conv4_28_1q_mlti`. A network's name
+has the side of its images, and what else tells tasks apart: `1q` and `15q` are queries
+a class, `1s` and `5s` shots.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import functools
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mlti_jax import backbones, learners, strategies
-from mlti_jax.data import ClassPool, DomainPool, Pool, RegressionPool
-from mlti_jax.training import Episode, adam, init_state, make_run_steps
+from mlti_jax.errors import unknown_name
 
 # Hyper-parameters of a strategy by its name, where they are not to be its defaults.
 STRATEGY_OPTIONS: dict[str, dict[str, object]] = {}
@@ -24,17 +24,21 @@ class Case:
     """A training step; the names are those that `torch_steps` reads.
 
     Attributes:
+      pool: groups of samples to draw from: `(domains, classes, samples)` if labels are
+        shared, else `(classes, samples)`; regression has objects for classes.
       interpolation: the method of strategies that mix samples; None: vanilla.
       filters: of `conv4`.
-      hidden: of `mlp`.
+      hidden, slope, dropout: of `mlp`.
       block_filters: of `resnet12`, each block.
       width: of `pose`.
+      remat, unroll: of the gradient-based learners' inner loop.
     """
 
     learner: str
     backbone: str
     setting: str
     image_shape: tuple[int, ...]
+    pool: tuple[int, ...]
     ways: int
     shots: int
     queries: int
@@ -44,6 +48,8 @@ class Case:
     first_adapted: int = 3
     filters: int = 32
     hidden: tuple[int, ...] = (500, 500)
+    slope: float = 0.01
+    dropout: float = 0.0
     block_filters: tuple[int, ...] = (64, 160, 320, 640)
     width: float = 1.0
     tasks: int = 4
@@ -51,19 +57,36 @@ class Case:
     inner_lr: float = 0.01
     outer_lr: float = 1e-3
     alpha: float = 2.0
+    remat: bool = False
+    unroll: bool = False
 
 
+# Pools are as large as the paper's training sets, the cells' as a fifth of theirs.
 RAINBOW = Case(
-    "maml", "conv4", "label_sharing", (28, 28, 3), 10, 1, 1, interpolation="cutmix"
+    "maml",
+    "conv4",
+    "label_sharing",
+    (28, 28, 3),
+    pool=(16, 10, 20),
+    ways=10,
+    shots=1,
+    queries=1,
+    interpolation="cutmix",
 )
 MINI = replace(
-    RAINBOW, setting="non_label_sharing", image_shape=(84, 84, 3), ways=5, queries=15
+    RAINBOW,
+    setting="non_label_sharing",
+    image_shape=(84, 84, 3),
+    pool=(12, 600),
+    ways=5,
+    queries=15,
 )
 BIO = Case(
     "maml",
     "mlp",
     "label_sharing",
     (1024,),
+    pool=(6, 2, 500),
     ways=2,
     shots=5,
     queries=10,
@@ -71,11 +94,24 @@ BIO = Case(
     layers=(0, 1),
     first_adapted=1,
 )
+CELL = replace(
+    BIO,
+    setting="non_label_sharing",
+    image_shape=(2866,),
+    pool=(57, 200),
+    ways=5,
+    shots=1,
+    queries=15,
+    hidden=(64, 64),
+    slope=0.0,
+    dropout=0.2,
+)
 POSE = Case(
     "maml",
     "pose",
     "regression",
     (128, 128, 1),
+    pool=(50, 100),
     ways=1,
     shots=15,
     queries=15,
@@ -85,40 +121,83 @@ POSE = Case(
     tasks=10,
     alpha=0.1,
 )
-ALL_CASES = {
-    "maml_28": RAINBOW,
-    "maml_84": MINI,
-    "maml_bio": BIO,
-    "protonet_28": replace(RAINBOW, learner="protonet"),
-    "protonet_28_15q": replace(RAINBOW, learner="protonet", queries=15),
-    "protonet_84": replace(MINI, learner="protonet"),
-    "protonet_bio": replace(BIO, learner="protonet"),
+NETWORKS = {
+    "conv4_28_1q": RAINBOW,
+    "conv4_28_15q": replace(RAINBOW, queries=15),
+    "conv4_84_1s": MINI,
+    "conv4_84_5s": replace(MINI, shots=5),
+    "bio": BIO,
+    "cell": CELL,
+    "resnet12_28_1q": replace(RAINBOW, backbone="resnet12"),
+    "pose": POSE,
+}
+TWO_NETWORKS = ("conv4_28_1q", "bio")
+LEARNERS = {
+    "maml": tuple(NETWORKS),
+    "protonet": tuple(name for name in NETWORKS if name != "pose"),
+    "anil": TWO_NETWORKS,
+    "metasgd": TWO_NETWORKS,
+    "meta_curvature": TWO_NETWORKS,
+    "matchingnet": TWO_NETWORKS,
 }
 
 
+def vanilla(case: Case) -> Case:
+    """The same step on tasks as they are drawn."""
+    return replace(case, interpolation=None, layers=(0,))
+
+
+def _all_cases() -> dict[str, Case]:
+    cases = {}
+    for learner, networks in LEARNERS.items():
+        for network in networks:
+            case = replace(NETWORKS[network], learner=learner)
+            cases[f"{learner}_{network}_vanilla"] = vanilla(case)
+            cases[f"{learner}_{network}_mlti"] = case
+    return cases
+
+
+ALL_CASES = _all_cases()
+QUICK = (
+    "maml_conv4_28_1q_mlti",
+    "maml_conv4_84_1s_mlti",
+    "maml_bio_mlti",
+    "protonet_conv4_28_1q_mlti",
+    "protonet_conv4_28_15q_mlti",
+    "protonet_conv4_84_1s_mlti",
+    "protonet_bio_mlti",
+    "protonet_cell_mlti",
+)
+
+
+def find(name: str) -> Case:
+    """A case by its name; `InputError` if there is none."""
+    if name not in ALL_CASES:
+        raise unknown_name("case", name, ALL_CASES)
+    return ALL_CASES[name]
+
+
+@functools.lru_cache(maxsize=1)  # all sides of a case draw from the same one
 def make_pool(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Random samples of the size of the real data, and the rows of each class.
 
     Returns:
-      `x` uint8 `[M, ...]` and `index` `[16, C, 20]` (label-sharing), `[12, 600]`
-      (non-label-sharing) or `[50, 100]` (regression: objects for classes).
+      `x [M, ...]`, float32 of cells and uint8 otherwise, and `index`, of the shape
+      `case.pool`.
     """
-    groups = {
-        "label_sharing": (16, case.ways, 20),
-        "non_label_sharing": (12, 600),
-        "regression": (50, 100),
-    }[case.setting]
     rng = np.random.default_rng(seed)
-    index = np.arange(np.prod(groups)).reshape(groups)
-    x = rng.integers(0, 256, (index.size, *case.image_shape), dtype=np.uint8)
-    return x, index
+    index = np.arange(np.prod(case.pool)).reshape(case.pool)
+    shape = (index.size, *case.image_shape)
+    if case.backbone == "mlp" and case.setting == "non_label_sharing":
+        return rng.random(shape, np.float32), index
+    return rng.integers(0, 256, shape, dtype=np.uint8), index
 
 
 def make_learner(case: Case) -> learners.Learner:
     """Our learner of a case."""
     size = {
         "conv4": {"filters": case.filters},
-        "mlp": {"hidden": case.hidden},
+        "mlp": {"hidden": case.hidden, "slope": case.slope, "dropout": case.dropout},
         "resnet12": {"filters": case.block_filters},
         "pose": {"width": case.width},
     }[case.backbone]
@@ -129,6 +208,8 @@ def make_learner(case: Case) -> learners.Learner:
     if case.learner not in learners.FAMILIES["metric"]:
         options["inner_learning_rate"] = case.inner_lr
         options["steps"] = case.inner_steps
+        options["remat"] = case.remat
+        options["unroll"] = case.unroll
         if case.learner != "anil":  # which adapts the head, by definition
             options["adapted_layers"] = range(case.first_adapted, len(network) + 1)
     return learners.make(case.learner, network, case.ways, **options)
@@ -153,89 +234,3 @@ def make_strategy(case: Case, learner: learners.Learner) -> strategies.Strategy:
     )
     strategies.check_layers(learner, strategy)
     return strategy
-
-
-class Program(NamedTuple):
-    """Our side of a case, compiled.
-
-    Attributes:
-      steps: runs so many training steps and waits for the last.
-      compile_s: how long tracing and compiling took.
-      memory: in bytes, see `memory_of`.
-    """
-
-    steps: Callable[[int], None]
-    compile_s: float
-    memory: dict[str, int]
-
-
-def compile_case(case: Case) -> Program:
-    """Builds our side of a case: one program, compiled once, for any number of steps.
-
-    The compiled program itself is called, not the jitted function, which would compile
-    it again.
-    """
-    pool = _on_device(case)
-    learner = make_learner(case)
-    strategy = make_strategy(case, learner)
-    optimiser = adam(case.outer_lr)
-    episode = Episode(case.ways, case.shots, case.queries)
-    run = make_run_steps(learner, strategy, optimiser, episode, case.tasks)
-    example = np.zeros((2, *case.image_shape), np.float32)
-    state = init_state(learner, strategy, optimiser, jax.random.key(0), example)
-    key = jax.random.key(1)
-    start = time.perf_counter()
-    compiled = run.lower(state, pool, key, 0).compile()
-    compile_s = time.perf_counter() - start
-    done = 0
-
-    def steps(count: int) -> None:
-        nonlocal state, done
-        done += count
-        state, bad_step = compiled(state, pool, key, done)
-        if int(bad_step) >= 0:
-            raise FloatingPointError(f"the loss is not finite at step {int(bad_step)}")
-
-    return Program(steps, compile_s, memory_of(compiled))
-
-
-def memory_of(compiled: jax.stages.Compiled) -> dict[str, int]:
-    """What XLA says that a program needs at its peak, in bytes.
-
-    Counted are the arguments (parameters, the optimiser's state and the whole pool),
-    the outputs, unless they take the place of donated arguments, and all temporaries,
-    whose buffers XLA lets share memory where they do not live at the same time. Not
-    counted are the program's code, and what a library allocates inside one call: on CPU
-    XLA hands matrix products to one together with what stands around them, and what is
-    computed and used up within such a call is not seen here.
-
-    Returns:
-      `peak`, and of it `arguments` and `temporary`.
-    """
-    sizes = compiled.memory_analysis()
-    arguments, temporary = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
-    new_outputs = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-    return {
-        "peak": arguments + temporary + new_outputs,
-        "arguments": arguments,
-        "temporary": temporary,
-    }
-
-
-def _on_device(case: Case) -> Pool:
-    """The pool of a case as a learner takes it."""
-    x, index = make_pool(case)
-    arrays = {
-        "x": jnp.asarray(x),
-        "index": jnp.asarray(index, jnp.int32),
-        "count": jnp.full(index.shape[:-1], index.shape[-1], jnp.int32),
-    }
-    names = tuple(map(str, range(max(index.shape))))
-    if case.setting == "regression":
-        y = np.random.default_rng(1).uniform(0, 10, (len(x), 1))
-        y = jnp.asarray(y, jnp.float32)
-        return RegressionPool(**arrays, y=y, domains=names[: len(index)])
-    classes = names[: index.shape[-2]]
-    if case.setting == "label_sharing":
-        return DomainPool(**arrays, classes=classes, domains=names[: len(index)])
-    return ClassPool(**arrays, classes=classes)

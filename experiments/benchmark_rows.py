@@ -2,7 +2,7 @@
 
 The sides of a group alternate in one process, as those of the other cases do. A row
 gives a side's time, its ratio to the first side's, and the same for the peak memory
-that XLA plans for, see `benchmark_cases.memory_of`. The pool is part of that, and of
+that XLA plans for, see `benchmark_program.memory_of`. The pool is part of that, and of
 the same size for all sides that draw from it.
 """
 
@@ -10,29 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import NamedTuple
 
 from experiments import timing
-from experiments.benchmark_cases import BIO, POSE, RAINBOW, Case, compile_case
+from experiments.benchmark_cases import BIO, RAINBOW, Case
+from experiments.benchmark_program import compile_case
 from mlti_jax.errors import InputError
 from mlti_jax.learners import FAMILIES
 from mlti_jax.strategies import STRATEGIES
 
 Sides = dict[str, Case]  # the first is what the others are compared with
-
-
-class Group(NamedTuple):
-    """Cases that are timed side by side.
-
-    Attributes:
-      sides: makes them, from the learners and strategies that there are.
-      most_rounds: for steps that take seconds.
-      by_default: whether it is run if no cases are named.
-    """
-
-    sides: Callable[[], Sides]
-    most_rounds: int | None = None
-    by_default: bool = True
 
 
 def learner_sides(case: Case) -> Sides:
@@ -48,37 +34,18 @@ def strategy_sides(case: Case) -> Sides:
     return {name: replace(case, strategy=name) for name in names}
 
 
-def resnet12_sides() -> Sides:
-    """MAML with Conv4, then learners with ResNet-12 on the same tasks."""
-    large = replace(RAINBOW, backbone="resnet12")
-    return {
-        "maml, conv4": RAINBOW,
-        "maml, resnet12": large,
-        "protonet, resnet12": replace(large, learner="protonet"),
-    }
-
-
-def pose_sides() -> Sides:
-    """MAML with Conv4, then with the Pose network on ten tasks of 128x128 images."""
-    return {"maml, conv4": RAINBOW, "maml, pose": POSE}
-
-
-GROUPS = {
-    "learners_28": Group(lambda: learner_sides(RAINBOW)),
-    "learners_bio": Group(lambda: learner_sides(BIO)),
-    "strategies_28": Group(lambda: strategy_sides(RAINBOW)),
-    "strategies_bio": Group(lambda: strategy_sides(BIO)),
-    "resnet12_28": Group(resnet12_sides, most_rounds=3),
-    # Takes minutes to compile.
-    "pose": Group(pose_sides, most_rounds=3, by_default=False),
+# Makes the sides of a group from the learners and strategies that there are.
+GROUPS: dict[str, Callable[[], Sides]] = {
+    "learners_28": lambda: learner_sides(RAINBOW),
+    "learners_bio": lambda: learner_sides(BIO),
+    "strategies_28": lambda: strategy_sides(RAINBOW),
+    "strategies_bio": lambda: strategy_sides(BIO),
 }
 
 
 def measure(name: str, rounds: int, seconds: float) -> dict:
     """Times the sides of a group; see `measure_sides`."""
-    group = GROUPS[name]
-    rounds = min(rounds, group.most_rounds or rounds)
-    return measure_sides(name, group.sides(), rounds, seconds)
+    return measure_sides(name, GROUPS[name](), rounds, seconds)
 
 
 def measure_sides(name: str, sides: Sides, rounds: int, seconds: float) -> dict:
@@ -116,8 +83,8 @@ def measure_sides(name: str, sides: Sides, rounds: int, seconds: float) -> dict:
         }
     return {
         "case": name,
+        "kind": "rows",
         "relative_to": first,
-        "rounds": rounds,
         "rows": rows,
         "others": share.of_others(),
     }

@@ -55,6 +55,7 @@ def measure(rounds: int, seconds: float) -> dict:
     small, large = (result[str(size)]["median_ms"] for size in IMAGES_PER_CLASS)
     return {
         "case": "sampling",
+        "kind": "sampling",
         **result,
         "ratio": large / small,
         "others": share.of_others(),

@@ -17,7 +17,7 @@ GRADIENT_BASED = {
     "eval_steps": 5,
     "second_order": True,
     "remat": False,
-    "unroll": True,
+    "unroll": False,
     "norm": "batch",
 }
 CONFIG_DIR = pathlib.Path(__file__).parent / "configs"

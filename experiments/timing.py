@@ -7,6 +7,11 @@ import statistics
 import time
 from collections.abc import Callable
 
+Steps = Callable[[int], object]  # runs so many steps and waits for the last
+
+FEWEST_ROUNDS = 3
+SLOW_S = 1.0  # a step that takes longer is its own warm-up
+
 
 class CpuShare:
     """The share of the machine's CPU time that other processes take (Linux)."""
@@ -33,27 +38,48 @@ class CpuShare:
 
 
 def time_sides(
-    sides: dict[str, Callable[[int], None]], rounds: int, seconds: float
+    sides: dict[str, Steps], rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Milliseconds a step of each side, one value a round; the sides alternate."""
-    counts = {}
+    """Milliseconds a step of each side, one value a round; the sides alternate.
+
+    Args:
+      sides: each runs so many steps and waits for the last.
+      rounds: how often each side is timed, at most.
+      seconds: about how long all of this takes after the warm-up. Where single steps
+        take too long for it, there are fewer rounds, but not fewer than three unless
+        `rounds` says so.
+    """
+    share = seconds / (rounds * len(sides))
+    counts, one_round = {}, 0.0
     for name, steps in sides.items():
-        steps(2)
-        start = time.perf_counter()
-        steps(3)
-        counts[name] = max(1, round(3 * seconds / (time.perf_counter() - start)))
+        step = _warm_up(steps)
+        counts[name] = max(1, round(share / step))
+        one_round += counts[name] * step
+    possible = max(round(seconds / one_round), FEWEST_ROUNDS)
     times = {name: [] for name in sides}
-    for _ in range(rounds):
+    for _ in range(min(rounds, possible)):
         for name, steps in sides.items():
-            start = time.perf_counter()
-            steps(counts[name])
-            times[name].append((time.perf_counter() - start) / counts[name] * 1e3)
+            times[name].append(_time(steps, counts[name]) * 1e3)
     return times
 
 
+def _warm_up(steps: Steps) -> float:
+    """About how many seconds a step takes."""
+    first = _time(steps, 1)
+    return first if first > SLOW_S else _time(steps, 3)
+
+
+def _time(steps: Steps, count: int) -> float:
+    """Seconds a step."""
+    start = time.perf_counter()
+    steps(count)
+    return (time.perf_counter() - start) / count
+
+
 def spread(times: list[float]) -> dict[str, float]:
-    """Median, fastest and slowest of some times in milliseconds."""
+    """Median, fastest and slowest of some times in milliseconds, and how many."""
     return {
+        "rounds": len(times),
         "median_ms": statistics.median(times),
         "min_ms": min(times),
         "max_ms": max(times),
@@ -62,11 +88,18 @@ def spread(times: list[float]) -> dict[str, float]:
 
 def format_spread(times: dict[str, float]) -> str:
     """`median (fastest-slowest)`, in milliseconds."""
-    return (
-        f"{times['median_ms']:.2f} ({times['min_ms']:.2f}-{times['max_ms']:.2f})"
-        if times["median_ms"] < 1
-        else f"{times['median_ms']:.1f} ({times['min_ms']:.1f}-{times['max_ms']:.1f})"
+    median, fastest, slowest = (
+        format_ms(times[name], times["median_ms"])
+        for name in ("median_ms", "min_ms", "max_ms")
     )
+    return f"{median} ({fastest}-{slowest})"
+
+
+def format_ms(value: float, like: float | None = None) -> str:
+    """Milliseconds with as many digits as one can trust, or as a value `like` it."""
+    size = value if like is None else like
+    digits = 2 if size < 1 else 1 if size < 1000 else 0
+    return f"{value:.{digits}f}"
 
 
 def format_share(share: float | None) -> str:

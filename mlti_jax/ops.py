@@ -60,12 +60,13 @@ def conv2d(
     return patches @ kernel.reshape(height * width * channels, filters)
 
 
+@jax.custom_jvp
 def max_pool(x: Array) -> Array:
     """Maximum over 2x2 windows with stride 2; an odd last row or column is dropped.
 
-    Pairwise maxima of strided slices: their gradient is a comparison, where that of
-    `lax.reduce_window` is a much slower select-and-scatter. Equal entries share the
-    gradient: two equal rows (or, after that, columns) get half of it each.
+    Pairwise maxima of strided slices. The derivative is a comparison with the maximum,
+    where that of `lax.reduce_window` is a much slower select-and-scatter; the equal
+    entries of a window share it equally.
 
     Args:
       x: `[N, H, W, C]`.
@@ -74,9 +75,26 @@ def max_pool(x: Array) -> Array:
       `[N, H // 2, W // 2, C]`.
     """
     chex.assert_rank(x, 4)
-    height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
-    x = jnp.maximum(x[:, 0:height:2], x[:, 1:height:2])
-    return jnp.maximum(x[:, :, 0:width:2], x[:, :, 1:width:2])
+    x = _whole_windows(x)
+    x = jnp.maximum(x[:, 0::2], x[:, 1::2])
+    return jnp.maximum(x[:, :, 0::2], x[:, :, 1::2])
+
+
+@max_pool.defjvp
+def _(primals, tangents):
+    x, tangent = map(_whole_windows, (*primals, *tangents))
+    maximum = max_pool(x)
+    corners = [x[:, i::2, j::2] for i in range(2) for j in range(2)]
+    equal = sum((corner == maximum).astype(x.dtype) for corner in corners)
+    images, height, width, channels = maximum.shape
+    windows = (images, height, 2, width, 2, channels)
+    chosen = x.reshape(windows) == maximum[:, :, None, :, None]
+    chosen_tangent = jnp.where(chosen, tangent.reshape(windows), 0)
+    return maximum, chosen_tangent.sum((2, 4)) / equal
+
+
+def _whole_windows(x: Array) -> Array:
+    return x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
 
 
 def batch_moments(x: Array, weight: Array | None = None) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -153,7 +153,12 @@ def mean_loss(
         return losses.mean(), jax.lax.stop_gradient(aux)
 
     def pass_loss(shared, inputs, rest):
-        losses, aux = jax.vmap(partial(loss_fn, shared))(inputs, rest)
+        tasks = (inputs, rest)
+        if _length(tasks) == 1:  # An axis of one task is dearer than none.
+            out = loss_fn(shared, *jax.tree.map(lambda leaf: leaf[0], tasks))
+            losses, aux = jax.tree.map(lambda leaf: leaf[None], out)
+        else:
+            losses, aux = jax.vmap(partial(loss_fn, shared))(*tasks)
         return losses.sum(), aux
 
     def share_gradients(shared, tasks):
@@ -218,29 +223,43 @@ def use_all_cores() -> None:
         jax.config.update("jax_num_cpu_devices", min(cores, MOST_CORES))
 
 
-def choose_devices(
-    devices: Sequence[jax.Device], wanted: int | None, batch_size: int
-) -> tuple[jax.Device, ...]:
-    """The devices that share a meta-batch.
+def plan_for(
+    x: PyTree,
+    batch_size: int,
+    devices: int | None = None,
+    tasks_per_pass: int | None = None,
+) -> Plan:
+    """How a meta-batch is best spread, in so far as nothing else is asked for.
+
+    On accelerators as many devices share it as can do so equally. On a CPU the devices
+    are its cores (see `use_all_cores`): images are shared by them and taken one task at
+    a time, since XLA runs a convolution on one core, and a task stays in the cache; the
+    matrix products of other networks use all cores by themselves.
 
     Args:
-      devices: those that there are.
-      wanted: how many to take; None for as many as share the tasks equally.
+      x: inputs, every leaf `[N, ...]`; images are `[N, H, W, C]`.
       batch_size: tasks in a meta-batch.
+      devices: how many are to share it.
+      tasks_per_pass: tasks that each of them is to run at a time.
     """
-    if wanted is None:
-        wanted = max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)
-    if not 1 <= wanted <= len(devices):
+    there = jax.local_devices()
+    if jax.default_backend() == "cpu":
+        images = all(leaf.ndim == 4 for leaf in jax.tree.leaves(x))
+        devices = 1 if devices is None and not images else devices
+        tasks_per_pass = 1 if tasks_per_pass is None and images else tasks_per_pass
+    if devices is None:
+        devices = max(n for n in range(1, len(there) + 1) if batch_size % n == 0)
+    if not 1 <= devices <= len(there):
         raise InputError(
-            f"train.devices is {wanted}, and there are {len(devices)}; choose from 1 "
-            f"to {len(devices)}"
+            f"train.devices is {devices}, and there are {len(there)}; choose from 1 "
+            f"to {len(there)}"
         )
-    if batch_size % wanted:
+    if batch_size % devices:
         raise InputError(
-            f"train.meta_batch_size is {batch_size}, which {wanted} devices can't "
+            f"train.meta_batch_size is {batch_size}, which {devices} devices can't "
             "share equally; choose a multiple, or another train.devices"
         )
-    return tuple(devices[:wanted])
+    return Plan(tuple(there[:devices]), tasks_per_pass)
 
 
 def _length(tree: PyTree) -> int:

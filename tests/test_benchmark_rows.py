@@ -1,54 +1,29 @@
 """The benchmark's rows relative to MAML and to vanilla, at a size for tests."""
 
-import dataclasses
 import json
 import logging
 
 import jax
 import jax.numpy as jnp
 import pytest
+from small_cases import shrink
 
-from experiments import benchmark, benchmark_rows
-from experiments.benchmark_cases import (
-    BIO,
-    compile_case,
-    make_learner,
-    make_strategy,
-    memory_of,
-)
+from experiments import benchmark_rows
+from experiments.benchmark_cases import BIO, make_learner, make_strategy
+from experiments.benchmark_program import compile_case, memory_of
 from mlti_jax import strategies
 from mlti_jax.errors import InputError
 from mlti_jax.learners import FAMILIES
 
 
-def shrink(case):
-    small = {"image_shape": (16, 16, case.image_shape[-1]), "layers": case.layers[:2]}
-    if case.backbone == "mlp":
-        small = {"image_shape": (8,), "layers": (0,), "hidden": (4,)}
-    return dataclasses.replace(
-        case,
-        **small,
-        ways=min(case.ways, 3),
-        shots=min(case.shots, 2),
-        queries=min(case.queries, 2),
-        filters=2,
-        block_filters=(2, 2, 2, 2),
-        width=0.05,
-        tasks=2,
-        inner_steps=1,
-    )
-
-
 def measure_small(name):
-    sides = {
-        side: shrink(case) for side, case in benchmark_rows.GROUPS[name].sides().items()
-    }
+    sides = {side: shrink(case) for side, case in benchmark_rows.GROUPS[name]().items()}
     return benchmark_rows.measure_sides(name, sides, rounds=1, seconds=0.0)
 
 
 @pytest.mark.parametrize("name", benchmark_rows.GROUPS)
 def test_every_side_of_a_group_can_be_built(name):
-    for case in benchmark_rows.GROUPS[name].sides().values():
+    for case in benchmark_rows.GROUPS[name]().values():
         strategy = make_strategy(case, make_learner(case))
         assert strategy.name == case.strategy
 
@@ -128,13 +103,3 @@ def test_a_case_is_compiled_once_and_its_state_is_donated(caplog):
         assert "XLA compilation" not in caplog.text
         jax.jit(lambda x: x + 1)(0)
         assert "XLA compilation" in caplog.text  # it would have been there
-
-
-def test_names_of_cases():
-    everything = benchmark.chosen(None)
-    assert "learners_28" in everything
-    assert "maml_28" in everything
-    assert "pose" not in everything
-    assert benchmark.chosen(["pose", "sampling"]) == ["pose", "sampling"]
-    with pytest.raises(InputError, match="unknown case 'learners_29'.*learners_28"):
-        benchmark.chosen(["maml_28", "learners_29"])

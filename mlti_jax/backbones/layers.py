@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import flax.linen as nn
@@ -55,7 +56,14 @@ class BatchNorm(nn.Module):
     epsilon: float = 1e-5
 
     @nn.compact
-    def __call__(self, x: Array, mode: Mode, weight: Array | None = None) -> Array:
+    def __call__(
+        self,
+        x: Array,
+        mode: Mode,
+        weight: Array | None = None,
+        pool: Callable[[Array], Array] | None = None,
+    ) -> Array:
+        """Normalises `x`, and applies `pool`, a maximum over windows, to the result."""
         features = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (features,))
         offset = self.param("offset", nn.initializers.zeros, (features,))
@@ -73,6 +81,11 @@ class BatchNorm(nn.Module):
             self._update(running_var, unbiased)
         if not mode.batch_statistics:
             mean, var = running_mean.value, running_var.value
+        if pool is not None:
+            # Before normalising, which then has less to do: it is monotone, upwards or
+            # downwards by the sign of the scale.
+            sign = jnp.where(scale < 0, -1, 1).astype(x.dtype)
+            x = sign * pool(sign * x)
         out = ops.normalise(x, mean, var, scale, offset, self.epsilon)
         return out.astype(dtype)
 
@@ -85,8 +98,8 @@ class BatchNorm(nn.Module):
 class ConvBlock(nn.Module):
     """3x3 convolution, batch-norm, 2x2 max-pooling, ReLU: `[N,H,W,C]` to half the size.
 
-    ReLU comes after the pooling, where there is a quarter of the data; both are
-    monotone, so the result is the same. The convolution has no bias: the
+    Normalisation and ReLU come after the pooling, where there is a quarter of the data;
+    all are monotone, so the result is the same. The convolution has no bias: the
     normalisation takes it away.
     """
 
@@ -104,8 +117,7 @@ class ConvBlock(nn.Module):
         shape = (3, 3, h.shape[-1], self.filters)
         kernel = self.param("kernel", uniform_fan_in, shape)
         out = run_linear(hook, h, kernel, ops.conv2d)
-        out = BatchNorm(name="norm")(out, mode, weight)
-        return nn.relu(ops.max_pool(out))
+        return nn.relu(BatchNorm(name="norm")(out, mode, weight, ops.max_pool))
 
 
 class PlainConvBlock(nn.Module):
@@ -136,8 +148,8 @@ class PlainConvBlock(nn.Module):
         kernel = self.param("kernel", uniform_fan_in, shape)
         conv = partial(ops.conv2d, strides=self.strides)
         out = run_linear(hook, h, kernel, conv)
-        out = BatchNorm(name="norm")(out, mode, weight)
-        out = nn.relu(ops.max_pool(out) if self.pool else out)
+        pool = ops.max_pool if self.pool else None
+        out = nn.relu(BatchNorm(name="norm")(out, mode, weight, pool))
         return out.mean(axis=(1, 2)) if self.mean else out
 
 

@@ -51,7 +51,7 @@ class GradientLearner:
     eval_steps: int = 5
     second_order: bool = True
     remat: bool = False
-    unroll: bool = True
+    unroll: bool = False
     norm: str = "batch"
 
     family = "gradient"

@@ -19,7 +19,7 @@ def adapt(
     gradient: Callable = jax.grad,
     second_order: bool = True,
     remat: bool = False,
-    unroll: bool = True,
+    unroll: bool = False,
 ) -> PyTree:
     r"""The inner loop: :math:`\phi \leftarrow \phi - step(\nabla \mathcal{L}(\phi))`.
 
@@ -35,7 +35,8 @@ def adapt(
         are taken as constants (first-order MAML).
       remat: recompute each step's intermediates in the outer backward pass instead of
         keeping them: less memory, more time, the same result.
-      unroll: a Python loop (runs faster) instead of `lax.scan` (compiles faster).
+      unroll: a Python loop instead of `lax.scan`: a larger program, that takes longer
+        to compile and is no faster on CPU.
 
     Returns:
       The adapted parameters.

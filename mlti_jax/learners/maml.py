@@ -35,7 +35,7 @@ def gradient_learner(
     eval_steps: int | None = None,
     second_order: bool = True,
     remat: bool = False,
-    unroll: bool = True,
+    unroll: bool = False,
     norm: str = "batch",
 ) -> GradientLearner:
     """A learner of this family, with the paper's values as defaults.

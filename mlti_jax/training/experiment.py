@@ -16,11 +16,11 @@ from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.data import Splits
 from mlti_jax.errors import InputError, unknown_name
 from mlti_jax.learners import Learner
-from mlti_jax.parallel import Plan, choose_devices
+from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
 from mlti_jax.training.evaluation import Evaluator
 from mlti_jax.training.step import Episode, TrainState, adam, init_state
-from mlti_jax.types import Array, PyTree
+from mlti_jax.types import Array
 
 # A run's randomness, by purpose; each is folded into a key of its own.
 INIT, TRAIN = 0, 1
@@ -169,7 +169,12 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
     )
     strategies.check_layers(learner, strategy)
     strategies.check_batch_size(strategy, config.train.meta_batch_size)
-    plan = make_plan(config.train, splits.train.x)
+    plan = plan_for(
+        splits.train.x,
+        config.train.meta_batch_size,
+        config.train.devices,
+        config.train.tasks_per_pass,
+    )
     evaluator = Evaluator(
         learner,
         strategy,
@@ -191,29 +196,6 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
     # What can't be initialised is refused here, before a work directory is made.
     jax.eval_shape(experiment.init_state)
     return experiment
-
-
-def make_plan(train: Any, x: PyTree) -> Plan:
-    """How a meta-batch is spread, where the config does not say.
-
-    On accelerators all devices share it. On a CPU the devices are its cores (see
-    `parallel.use_all_cores`): images are shared by them and taken task by task, since
-    XLA runs a convolution on one core and a task at a time stays in the cache; the
-    small matrix products of other networks use all cores by themselves.
-
-    Args:
-      train: the config's section, of which `devices`, `tasks_per_pass` and
-        `meta_batch_size` are read.
-      x: the pool's inputs.
-    """
-    devices, passes = train.devices, train.tasks_per_pass
-    if jax.default_backend() == "cpu":
-        images = all(leaf.ndim == 4 for leaf in jax.tree.leaves(x))
-        devices = 1 if devices is None and not images else devices
-        passes = 1 if passes is None and images else passes
-    return Plan(
-        choose_devices(jax.local_devices(), devices, train.meta_batch_size), passes
-    )
 
 
 def _options(section: Mapping[str, Any]) -> dict[str, Any]:
