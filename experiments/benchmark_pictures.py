@@ -16,8 +16,10 @@ SIDES = {
     "torch_channels_last": "PyTorch, channels last",
     "torch_vmap": "PyTorch, vmap over tasks",
 }
+MEMORY_STYLES = {"plain": "o-", "remat": "s--", "passes": "^:"}
 VARIED = {
-    "tasks": "tasks of a step",
+    "tasks": "tasks, all at once",
+    "tasks, passes": "tasks, 4 at a time",
     "inner_steps": "inner steps",
     "pool": "times as many samples",
 }
@@ -99,7 +101,7 @@ def memory(result: dict, path: pathlib.Path) -> None:
     tasks = sorted({row["tasks"] for row in result["rows"]})
     fig, axes = plt.subplots(1, len(networks), figsize=(WIDTH, 3.0), squeeze=False)
     for axis, network in zip(axes[0], networks, strict=True):
-        for form, style in (("plain", "o-"), ("remat", "s--")):
+        for form, style in MEMORY_STYLES.items():
             for number, colour in zip(tasks, COLOURS, strict=False):
                 rows = [
                     row
@@ -120,7 +122,7 @@ def memory(result: dict, path: pathlib.Path) -> None:
         axis.set_title(network, fontsize=8)
         axis.set_xlabel("inner steps")
     axes[0, 0].set_ylabel("temporary memory, MB")
-    _finish(fig, axes[0], path, columns=2)
+    _finish(fig, axes[0], path, columns=3)
 
 
 def scaling(result: dict, path: pathlib.Path) -> None:

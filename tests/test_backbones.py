@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlti_jax import backbones
+from mlti_jax import backbones, ops
 from mlti_jax.backbones import BatchNorm, Head, Mode
 from mlti_jax.backbones.pose import ADAPTED_LAYERS
 from mlti_jax.backbones.resnet12 import drop_block
@@ -262,3 +262,34 @@ def test_inputs_that_a_network_cannot_take(name, shape, message):
         pytest.importorskip("wordllama")
     with pytest.raises(InputError, match=message):
         backbones.make(name).init(KEY, jnp.zeros((2, *shape)))
+
+
+@pytest.mark.parametrize("batch_statistics", [True, False])
+def test_pooling_before_normalisation_equals_pooling_after_it(batch_statistics):
+    """Also where a negative scale turns a maximum into a minimum."""
+    block = backbones.conv4(6, blocks=1)
+    x = jax.random.normal(jax.random.key(0), (4, 6, 6, 3))
+    params, state = block.init(jax.random.key(1), x)
+    scale = jnp.asarray([1.0, -1.0, 0.5, -2.0, 0.3, 3.0])
+    params = ({**params[0], "norm": {"scale": scale, "offset": 0.1 * scale + 0.2}},)
+    mode = backbones.Mode(train=False, batch_statistics=batch_statistics)
+
+    def plain(params):
+        kernel, norm = params[0]["kernel"], params[0]["norm"]
+        h = ops.conv2d(x, kernel)
+        mean, var = (
+            (h.mean((0, 1, 2)), h.var((0, 1, 2))) if batch_statistics else (0.0, 1.0)
+        )
+        h = (h - mean) / jnp.sqrt(var + 1e-5) * norm["scale"] + norm["offset"]
+        return jax.nn.relu(ops.max_pool(h))
+
+    def ours(params):
+        return block.apply(params, state, x, mode=mode)[0]
+
+    def derivatives(function):
+        gradient = jax.grad(lambda p: jnp.sum(jnp.sin(function(p))))
+        return jax.jit(lambda p: (function(p), gradient(p)))(params)
+
+    chex.assert_trees_all_close(
+        derivatives(ours), derivatives(plain), rtol=1e-3, atol=1e-4
+    )

@@ -12,6 +12,7 @@ from conftest import init, make_task
 
 from mlti_jax import backbones, learners
 from mlti_jax.learners.low_rank import Displaced
+from mlti_jax.learners.update_rules import Factors
 
 KEY = jax.random.key(0)
 
@@ -27,7 +28,7 @@ def value_and_gradient(learner, variables, task):
 
 
 def long_way(learner):
-    return dataclasses.replace(learner, rule=learner.rule._replace(factors=None))
+    return dataclasses.replace(learner, short_way=False)
 
 
 def away_from_identity(variables):
@@ -55,7 +56,7 @@ def make(name, adapted=(1, 2, 3), **options):
     return learner, away_from_identity(init(learner, KEY, task.support.x)), task
 
 
-@pytest.mark.parametrize("name", ["maml", "meta_curvature"])
+@pytest.mark.parametrize("name", ["maml", "metasgd", "meta_curvature"])
 @pytest.mark.parametrize(
     ("adapted", "options"),
     [
@@ -73,7 +74,7 @@ def test_it_gives_what_the_long_way_gives(name, adapted, options):
     chex.assert_trees_all_close(got, expected, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["maml", "meta_curvature"])
+@pytest.mark.parametrize("name", ["maml", "metasgd", "meta_curvature"])
 def test_adapt_returns_the_kernel_itself(name):
     short, variables, task = make(name)
     adapted = jax.jit(short.adapt)(variables, task.support, KEY)
@@ -87,7 +88,7 @@ def test_adapt_returns_the_kernel_itself(name):
 
 def test_no_product_of_the_inner_loop_has_the_kernels_shape():
     """Two of the meta-gradient do, by support and by query set, in any case."""
-    short, variables, task = make("maml", (1, 3))
+    short, variables, task = make("maml", (1, 3), unroll=True)
 
     def products(learner):
         text = value_and_gradient.lower(learner, variables, task).as_text()
@@ -105,16 +106,19 @@ def test_more_samples_than_inputs_go_the_long_way():
     chex.assert_trees_all_equal(got, expected)
 
 
-def test_a_displaced_kernel_by_hand():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_displaced_kernel_by_hand(weighted):
     rng = np.random.default_rng(0)
     shared, left, total, x = (
         rng.normal(size=shape) for shape in ((4, 3), (2, 4), (2, 3), (5, 4))
     )
-    displaced = Displaced(1, shared, left, total)
-    kernel = shared + sum(np.outer(left[n], total[n]) for n in range(2))
-    np.testing.assert_allclose(displaced.kernel(), kernel)
+    weight = rng.normal(size=(4, 3)) if weighted else None
+    displaced = Displaced(1, shared, Factors(left, None, weight), total)
+    change = sum(np.outer(left[n], total[n]) for n in range(2))
+    kernel = shared + (change * weight if weighted else change)
+    np.testing.assert_allclose(displaced.kernel(), kernel, rtol=1e-5)
     linear = backbones.LinearMap(x @ shared, shared, None, x)
-    np.testing.assert_allclose(displaced.hook(x)(1, linear), x @ kernel)
+    np.testing.assert_allclose(displaced.hook(x)(1, linear), x @ kernel, rtol=1e-4)
     np.testing.assert_array_equal(displaced.hook(x)(0, linear), linear.output)
 
 

@@ -156,6 +156,18 @@ def test_max_pool_equals_reduce_window(shape):
     assert_close(derivatives(ops.max_pool), derivatives(slow))
 
 
+def test_equal_entries_of_a_window_share_the_gradient():
+    x = jnp.asarray([[3.0, 3.0, 1.0, 2.0], [3.0, 0.0, 2.0, 2.0]])[None, :, :, None]
+    gradient = jax.grad(
+        lambda x: jnp.sum(ops.max_pool(x) * jnp.asarray([6.0, 9.0])[:, None])
+    )(x)
+    expected = [[2.0, 2.0, 0.0, 3.0], [2.0, 0.0, 3.0, 3.0]]
+    np.testing.assert_allclose(gradient[0, :, :, 0], expected, rtol=1e-6)
+    zeros = jnp.zeros((1, 4, 4, 1))
+    _, tangent = jax.jvp(ops.max_pool, (zeros,), (zeros + 5.0,))
+    np.testing.assert_allclose(tangent, 5.0)
+
+
 @pytest.mark.parametrize("shape", [(6, 4, 5, 3), (7, 8)])
 def test_moments_and_normalisation_by_numpy(shape):
     x, scale, offset = draw(4, shape, shape[-1:], shape[-1:])

@@ -41,6 +41,8 @@ class GradientLearner:
       eval_steps: inner steps at test time.
       second_order, remat, unroll: see `adapt`.
       norm: batch-norm policy at test time, `batch` or `running`.
+      short_way: whether a linear map of few samples is adapted without its kernel
+        being written, see `low_rank`; the result is the same.
     """
 
     stack: Stack
@@ -53,6 +55,7 @@ class GradientLearner:
     remat: bool = False
     unroll: bool = False
     norm: str = "batch"
+    short_way: bool = True
 
     family = "gradient"
     episodic = True
@@ -271,20 +274,17 @@ class GradientLearner:
     def _low_rank(self, params, rule_params, h: PyTree) -> LowRank | None:
         """A short way for the first adapted layer's kernel, where there is one.
 
-        There is if it is a linear map of fewer samples than it has inputs, and the
-        rule makes its step of two factors.
+        There is if it is a linear map of fewer samples than it has inputs.
         """
         layer = self.shared_layers
-        if self.rule.factors is None:
-            return None
-        if not isinstance(self.stack.layers[layer], DenseBlock):
+        if not self.short_way or not isinstance(self.stack.layers[layer], DenseBlock):
             return None
         if h.shape[0] >= h.shape[1]:
             return None
         # In first-order learning the inner gradient, and so its factor, is a constant.
         source = h if self.second_order else jax.lax.stop_gradient(h)
-        left, right = self.rule.factors(rule_params, source)
-        return LowRank(layer, params[layer]["kernel"], h, left, right)
+        factors = self.rule.factors(rule_params, source)
+        return LowRank(layer, params[layer]["kernel"], h, factors)
 
     def predict(
         self,

@@ -10,6 +10,9 @@ throughout the inner loop. The gradient of its kernel is :math:`h^\\top \\delta`
 where l and r are the update rule's factors. The inner loop then runs on `[N, N]` and
 `[N, O]` arrays; the product with the shared W_0 is one for all tasks, and no `[I, O]`
 copy of it is made for a task, nor for a task's second derivatives. This is exact.
+
+A rule may also weigh the step's entries, as MetaSGD does: then :math:`l^\\top D_t` is
+multiplied by weights, and written for the moment of its use, but never kept.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax.backbones import Hook, LinearMap
+from mlti_jax.learners.update_rules import Factors
 from mlti_jax.types import Array, PyTree
 
 
@@ -30,22 +34,23 @@ class Displaced(NamedTuple):
     Attributes:
       layer: which.
       shared: W_0, `[I, O]`.
-      left: l, `[N, I]`.
+      factors: l, and weights if any.
       sum: D, `[N, O]`.
     """
 
     layer: int
     shared: Array
-    left: Array
+    factors: Factors
     sum: Array
 
     def kernel(self) -> Array:
         """The kernel itself, `[I, O]`."""
-        return self.shared + self.left.T @ self.sum
+        return self.shared + _change(self.factors, self.sum)
 
     def hook(self, x: Array) -> Hook:
         """Gives the layer the output that it would have with this kernel on `x`."""
-        return _replace_output(self.layer, x @ self.shared + x @ self.left.T @ self.sum)
+        output = x @ self.shared + _product(self.factors, x)(self.sum)
+        return _replace_output(self.layer, output)
 
 
 class LowRank(NamedTuple):
@@ -55,15 +60,13 @@ class LowRank(NamedTuple):
       layer: the first adapted layer.
       kernel: W_0, `[I, O]`.
       h: what enters it, `[N, I]`.
-      left: l, `[N, I]`.
-      right: r, `[N, O] -> [N, O]`.
+      factors: of the step.
     """
 
     layer: int
     kernel: Array
     h: Array
-    left: Array
-    right: Callable[[Array], Array]
+    factors: Factors
 
     def adapt(
         self,
@@ -83,11 +86,11 @@ class LowRank(NamedTuple):
         Returns:
           The adapted parameters, and the kernel's change.
         """
-        base, gram = self.h @ self.kernel, self.h @ self.left.T
+        base, product = self.h @ self.kernel, _product(self.factors, self.h)
 
         def loss_fn(phi, index, output_change):
             rest, displacement = phi
-            output = base + gram @ displacement + output_change
+            output = base + product(displacement) + output_change
             return loss(rest, _replace_output(self.layer, output), index)
 
         def gradient(loss_fn):
@@ -101,10 +104,10 @@ class LowRank(NamedTuple):
         rest, total = loop(
             loss_fn,
             (params, jnp.zeros_like(base)),
-            lambda grads: (step(grads[0]), self.right(grads[1])),
+            lambda grads: (step(grads[0]), self.factors.right(grads[1])),
             gradient=gradient,
         )
-        return rest, Displaced(self.layer, self.kernel, self.left, total)
+        return rest, Displaced(self.layer, self.kernel, self.factors, total)
 
 
 def without_kernel(layers: tuple) -> tuple:
@@ -113,6 +116,22 @@ def without_kernel(layers: tuple) -> tuple:
         return layers
     first = {name: value for name, value in layers[0].items() if name != "kernel"}
     return (first, *layers[1:])
+
+
+def _change(factors: Factors, total: Array) -> Array:
+    """What is added to the kernel, `[I, O]`."""
+    change = factors.left.T @ total
+    return change if factors.weight is None else factors.weight * change
+
+
+def _product(factors: Factors, x: Array) -> Callable[[Array], Array]:
+    """`D -> x (l^T D)`, without a matrix `[I, O]` that is kept for derivatives."""
+    if factors.weight is None:
+        gram = x @ factors.left.T
+        return lambda total: gram @ total
+    left, _, weight = factors
+    product = jax.checkpoint(lambda x, l, w, total: x @ (w * (l.T @ total)))  # noqa: E741
+    return lambda total: product(x, left, weight, total)
 
 
 def _replace_output(layer: int, output: Array) -> Hook:

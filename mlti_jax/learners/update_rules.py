@@ -11,21 +11,36 @@ import jax.numpy as jnp
 from mlti_jax.types import Array, PyTree
 
 
+class Factors(NamedTuple):
+    """The step of a linear map's kernel, whose gradient is `input^T delta`.
+
+    `delta [N, O]` is the gradient of the map's output. The step is the product
+    `left^T right(delta)`, times `weight` entry by entry if there is one.
+
+    Attributes:
+      left: `[N, I]`.
+      right: `[N, O] -> [N, O]`, linear.
+      weight: `[I, O]`, or None.
+    """
+
+    left: Array
+    right: Callable[[Array], Array]
+    weight: Array | None = None
+
+
 class UpdateRule(NamedTuple):
     """How an inner-loop gradient becomes a step.
 
     Attributes:
       init: `(adapted params) -> parameters of the rule`, meta-learned with the rest.
       step: `(parameters of the rule, gradient) -> what is subtracted`.
-      factors: `(parameters of the rule, input [N, I]) -> (left [N, I], right)` for the
-        kernel of the first adapted layer, if that is a linear map of few samples. Its
-        gradient is `input^T delta`, with `delta [N, O]` that of the map's output, and
-        the step is `left^T right(delta)`. None if the step is no such product.
+      factors: `(parameters of the rule, input [N, I]) -> Factors` for the kernel of the
+        first adapted layer, if that is a linear map of few samples.
     """
 
     init: Callable[[PyTree], PyTree]
     step: Callable[[PyTree, PyTree], PyTree]
-    factors: Callable[[PyTree, Array], tuple[Array, Callable]] | None = None
+    factors: Callable[[PyTree, Array], Factors]
 
 
 def fixed_step(learning_rate: float) -> UpdateRule:
@@ -33,7 +48,7 @@ def fixed_step(learning_rate: float) -> UpdateRule:
     return UpdateRule(
         init=lambda params: (),
         step=lambda _, grads: jax.tree.map(lambda g: learning_rate * g, grads),
-        factors=lambda _, h: (h, lambda delta: learning_rate * delta),
+        factors=lambda _, h: Factors(h, lambda delta: learning_rate * delta),
     )
 
 
@@ -47,6 +62,7 @@ def learned_steps(learning_rate: float) -> UpdateRule:
             lambda p: jnp.full(p.shape, learning_rate, p.dtype), params
         ),
         step=lambda alpha, grads: jax.tree.map(jnp.multiply, alpha, grads),
+        factors=lambda alpha, h: Factors(h, lambda delta: delta, alpha[0]["kernel"]),
     )
 
 
@@ -71,7 +87,7 @@ def curvature(learning_rate: float) -> UpdateRule:
         step=lambda matrices, grads: jax.tree.map(
             lambda g, m: learning_rate * transform_modes(g, m), grads, matrices
         ),
-        factors=lambda matrices, h: (
+        factors=lambda matrices, h: Factors(
             h @ matrices[0]["kernel"][0].T,
             lambda delta: learning_rate * delta @ matrices[0]["kernel"][1].T,
         ),

@@ -1,0 +1,230 @@
+"""Tasks spread over devices and passes: the same results, wherever and whenever."""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import KEY, make_task, stack_tasks
+
+from mlti_jax import backbones, learners, parallel, strategies
+from mlti_jax.errors import InputError
+from mlti_jax.parallel import Plan, map_tasks, mean_loss, plan_for
+from mlti_jax.strategies import init_variables, meta_objective
+from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
+
+PLANS = {
+    "passes of 1": Plan(tasks_per_pass=1),
+    "passes of 3": Plan(tasks_per_pass=3),
+    "2 devices": Plan(tuple(jax.devices()[:2])),
+    "2 devices, passes of 1": Plan(tuple(jax.devices()[:2]), 1),
+}
+every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+
+
+def loss_fn(shared, inputs, rest):
+    values = jnp.tanh(inputs @ shared["w"] + rest)
+    return jnp.sum(values**2), {"values": values}
+
+
+def arguments(tasks=4):
+    rng = np.random.default_rng(0)
+    shared = {"w": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32)}
+    inputs = jnp.asarray(rng.normal(size=(tasks, 5, 3)), jnp.float32)
+    return shared, inputs, jnp.arange(tasks, dtype=jnp.float32)
+
+
+def plain_mean(shared, inputs, rest):
+    parts = [loss_fn(shared, x, r) for x, r in zip(inputs, rest, strict=True)]
+    values = jnp.stack([aux["values"] for _, aux in parts])
+    return sum(loss for loss, _ in parts) / len(parts), {"values": values}
+
+
+@every_plan
+@pytest.mark.parametrize("by", [0, (0, 1)])
+def test_the_mean_and_its_gradient_are_those_of_a_loop(plan, by):
+    mean = mean_loss(loss_fn, plan, inputs_depend=by != 0)
+    got = jax.jit(jax.value_and_grad(mean, by, has_aux=True))(*arguments())
+    expected = jax.value_and_grad(plain_mean, by, has_aux=True)(*arguments())
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)
+    value, aux = jax.jit(mean)(*arguments())
+    chex.assert_trees_all_close((value, aux), expected[0], rtol=1e-5, atol=1e-6)
+
+
+def test_the_gradient_can_be_differentiated_again():
+    def curvature(mean):
+        def slope(shared):
+            gradient = jax.grad(lambda s: mean(s, *rest)[0])(shared)
+            return jnp.sum(jnp.sin(gradient["w"]))
+
+        shared, *rest = arguments()
+        return jax.jit(jax.grad(slope))(shared)
+
+    got = curvature(mean_loss(loss_fn, Plan(tasks_per_pass=2), False))
+    chex.assert_trees_all_close(got, curvature(plain_mean), rtol=1e-4, atol=1e-5)
+
+
+@every_plan
+def test_mapping_equals_a_loop_and_so_does_its_gradient(plan):
+    def function(shared, task):
+        return loss_fn(shared, *task)
+
+    def total(shared, inputs, rest):
+        losses, aux = map_tasks(function, plan)(shared, (inputs, rest))
+        return jnp.sum(losses * jnp.arange(1.0, 5.0)), aux
+
+    def by_hand(shared, inputs, rest):
+        losses = [loss_fn(shared, inputs[i], rest[i])[0] for i in range(4)]
+        return sum((i + 1) * loss for i, loss in enumerate(losses))
+
+    got, aux = jax.jit(jax.grad(total, (0, 1), has_aux=True))(*arguments())
+    expected = jax.grad(by_hand, (0, 1))(*arguments())
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)
+    assert aux["values"].shape == (4, 5, 2)
+
+
+STRATEGIES = {
+    "vanilla": lambda: strategies.vanilla(),
+    "mlti": lambda: strategies.mlti(form="label_sharing", layers=(0, 1)),
+    "taml": lambda: strategies.taml(),
+    "maxup": lambda: strategies.maxup(form="label_sharing"),
+}
+
+
+@functools.lru_cache
+def gradient_of(name, layer, plan):
+    learner = learners.maml(backbones.mlp((6, 7)), 3, steps=2)
+    strategy = STRATEGIES[name]()
+    tasks = stack_tasks([make_task(seed) for seed in range(4)])
+    x = jax.tree.map(lambda leaf: leaf[0], tasks).support.x
+    variables = init_variables(learner, strategy, KEY, x)
+
+    def loss(params):
+        changed = variables.replace(params=params)
+        return meta_objective(learner, strategy, changed, tasks, KEY, layer, 4, plan)
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(variables.params)
+
+
+@every_plan
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [("vanilla", 0), ("mlti", 0), ("mlti", 1), ("taml", 0), ("maxup", 0)],
+)
+def test_every_kind_of_strategy_gives_the_same_under_every_plan(name, layer, plan):
+    got = gradient_of(name, layer, plan)
+    expected = gradient_of(name, layer, Plan())
+    chex.assert_trees_all_equal_shapes(got, expected)
+    chex.assert_trees_all_close(got, expected, rtol=2e-3, atol=2e-5)
+
+
+# ----------------------------------------------------------------- whole steps
+
+EPISODE = Episode(ways=2, shots=1, queries=2)
+
+
+def image_pool():
+    from mlti_jax.data import DomainPool
+
+    rng = np.random.default_rng(0)
+    domain = np.repeat(np.arange(4), 20)
+    label = np.tile(np.repeat(np.arange(2), 10), 4)
+    x = rng.normal(size=(80, 8, 8, 3)) + label[:, None, None, None]
+    return DomainPool.from_arrays(x.astype(np.float32), domain, label)
+
+
+@functools.lru_cache
+def three_steps(plan):
+    learner = learners.maml(backbones.conv4(4, blocks=2), 2, steps=2)
+    strategy = strategies.mlti(form="label_sharing", layers=(0,), method="cutmix")
+    run = make_run_steps(learner, strategy, adam(1e-3), EPISODE, 4, plan)
+    state = init_state(learner, strategy, adam(1e-3), KEY, jnp.zeros((2, 8, 8, 3)))
+    state, pool, key = plan.replicate((state, image_pool(), KEY))
+    first, _ = run(state, pool, key, 1)
+    jax.block_until_ready(first.variables)
+    last, bad_step = run(first, pool, key, 3)
+    assert bad_step == -1
+    assert run._cache_size() == 1
+    return learner, strategy, last
+
+
+@every_plan
+def test_steps_are_the_same_and_compile_once(plan):
+    _, _, state = three_steps(plan)
+    _, _, expected = three_steps(Plan())
+    chex.assert_trees_all_close(state, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_same_plan_gives_the_same_bits():
+    plan = PLANS["2 devices, passes of 1"]
+    _, _, first = three_steps(plan)
+    three_steps.cache_clear()
+    _, _, second = three_steps(plan)
+    chex.assert_trees_all_equal(first, second)
+
+
+def test_evaluation_is_the_same_on_two_devices():
+    learner, strategy, state = three_steps(Plan())
+    values = [
+        Evaluator(learner, strategy, EPISODE, 3, plan)(
+            state.variables, image_pool(), KEY, 7
+        )
+        for plan in (Plan(), PLANS["2 devices"])
+    ]
+    np.testing.assert_allclose(*values, atol=1e-6)
+    assert len(values[0]) == 7
+
+
+def test_validation_and_test_share_a_program():
+    learner, strategy, state = three_steps(Plan())
+    evaluator = Evaluator(learner, strategy, Episode(2, 1, 3), 4)
+    before = Evaluator._metrics._cache_size()
+    evaluator(state.variables, image_pool(), KEY, 8)
+    small = image_pool()
+    small = dataclasses.replace(small, x=small.x[:70], index=small.index[:, :, :5])
+    small = dataclasses.replace(small, count=jnp.full_like(small.count, 5))
+    evaluator(state.variables, small, KEY, 5)
+    assert Evaluator._metrics._cache_size() == before + 1
+
+
+# ------------------------------------------------------------------------ plans
+
+
+def test_plans_that_suit_a_cpu():
+    images, vectors = np.zeros((1, 8, 8, 3)), np.zeros((1, 8))
+    assert plan_for(images, 4) == Plan(tuple(jax.devices()[:2]), 1)
+    assert plan_for(images, 3) == Plan(tuple(jax.devices()[:1]), 1)
+    assert plan_for(vectors, 4) == Plan(tuple(jax.devices()[:1]), None)
+    assert plan_for(vectors, 4, 2, 2) == Plan(tuple(jax.devices()[:2]), 2)
+    assert plan_for(vectors, 4).mesh is None
+
+
+def test_plans_that_suit_an_accelerator(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert plan_for(np.zeros((1, 8)), 4) == Plan(tuple(jax.devices()[:2]), None)
+    assert plan_for(np.zeros((1, 8)), 5) == Plan(tuple(jax.devices()[:1]), None)
+
+
+def test_plans_that_cannot_be_are_refused():
+    with pytest.raises(InputError, match="train.devices is 99, and there are 2"):
+        plan_for(np.zeros((1, 8)), 4, devices=99)
+    with pytest.raises(InputError, match="is 3, which 2 devices can't share equally"):
+        plan_for(np.zeros((1, 8)), 3, devices=2)
+    with pytest.raises(InputError, match="tasks_per_pass must be 1 or more, got 0"):
+        Plan(tasks_per_pass=0)
+    mean = mean_loss(loss_fn, PLANS["2 devices"], False)
+    with pytest.raises(InputError, match="5 tasks can't be shared equally"):
+        mean(*arguments(5))
+
+
+def test_cores_become_devices_only_where_nothing_is_set(monkeypatch):
+    changes = []
+    monkeypatch.setattr(jax.config, "update", lambda *change: changes.append(change))
+    parallel.use_all_cores()  # the tests have set it
+    assert not changes
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=3")
+    parallel.use_all_cores()
+    assert not changes
