@@ -19,8 +19,8 @@ from mlti_jax.parallel import plan_for
 SIZES = {
     "tasks": (4, 16, 64, 256),
     "tasks, passes": (4, 16, 64, 256),
-    "inner_steps": (1, 5, 10, 20, 50),
-    "pool": (1, 4, 16, 64),  # times as many samples a class
+    "inner_steps": (1, 5, 20, 50),
+    "pool": (1, 8, 64),  # times as many samples a class
 }
 Sizes = dict[str, tuple[int, ...]]
 
