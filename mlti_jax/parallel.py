@@ -272,4 +272,6 @@ def _cut(tree: PyTree, start: int, stop: int) -> PyTree:
 
 def _divide(tree: PyTree, size: int) -> PyTree:
     """`[passes * size, ...]` to `[passes, size, ...]`."""
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), tree)
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(leaf.shape[0] // size, size, *leaf.shape[1:]), tree
+    )

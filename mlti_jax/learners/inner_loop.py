@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -34,7 +35,8 @@ def adapt(
       second_order: whether derivatives go through the inner gradients; if not, they
         are taken as constants (first-order MAML).
       remat: recompute each step's intermediates in the outer backward pass instead of
-        keeping them: less memory, more time, the same result.
+        keeping them: less memory, more time, the same result. Unless unrolled, n steps
+        keep the parameters of about 2 sqrt(n) of them.
       unroll: a Python loop instead of `lax.scan`: a larger program, that takes longer
         to compile and is no faster on CPU.
 
@@ -55,11 +57,24 @@ def adapt(
 
     if remat:
         body = jax.checkpoint(body)
-    if not unroll:
-        return jax.lax.scan(body, params, jnp.arange(num_steps))[0]
-    for index in range(num_steps):
-        params, _ = body(params, index)
-    return params
+    if unroll or not num_steps:
+        for index in range(num_steps):
+            params, _ = body(params, index)
+        return params
+    indices = jnp.arange(num_steps)
+    if remat:
+        # In about sqrt(n) segments of sqrt(n) steps: parameters are kept where a
+        # segment begins, and within one segment at a time.
+        size = math.isqrt(num_steps)
+        even = num_steps - num_steps % size
+
+        def segment(phi: PyTree, indices: Array) -> tuple[PyTree, None]:
+            return jax.lax.scan(body, phi, indices)
+
+        segments = indices[:even].reshape(-1, size)
+        params, _ = jax.lax.scan(jax.checkpoint(segment), params, segments)
+        indices = indices[even:]
+    return jax.lax.scan(body, params, indices)[0] if indices.size else params
 
 
 def mean_over(function: Callable[[Array], PyTree], keys: Array) -> PyTree:

@@ -328,7 +328,9 @@ def _same_support_losses(
 
 def _flat(tree: PyTree) -> PyTree:
     """`[B, m, ...]` to `[B * m, ...]`."""
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree
+    )
 
 
 def _by_version(tree: PyTree, size: int, versions: int) -> PyTree:
