@@ -93,6 +93,22 @@ def take(tree, index: int):
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
+MOST_MAPS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Lets compiled programs go before a process has too many of them.
+
+    Each takes several memory maps. Linux gives a process 65,530, and XLA crashes where
+    it gets no more.
+    """
+    yield
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+
+
 @pytest.fixture
 def raw_dir() -> pathlib.Path:
     """The folder of real releases, where there is one."""
