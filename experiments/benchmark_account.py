@@ -34,7 +34,7 @@ SLOWEST = (
     "protonet_resnet12_28_1q_mlti",
     "maml_conv4_84_5s_mlti",
     "protonet_conv4_84_5s_mlti",
-    "protonet_conv4_84_1s_mlti",
+    "maml_conv4_84_1s_mlti",
 )
 PARTS = {
     "sampling": "drawing tasks",

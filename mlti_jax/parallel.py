@@ -175,7 +175,9 @@ def mean_loss(
         number = _length(tasks)
         size = min(plan.tasks_per_pass or number, number)
         even = number - number % size
-        total = jax.tree.map(jnp.zeros_like, (jnp.float32(0), shared))
+        first = _cut(tasks, 0, size)
+        loss, _ = jax.eval_shape(pass_loss, shared, *first)
+        total = jax.tree.map(jnp.zeros_like, (jnp.zeros((), loss.dtype), shared))
         total, alone = jax.lax.scan(
             one_pass, total, _divide(_cut(tasks, 0, even), size)
         )

@@ -54,6 +54,23 @@ def test_the_mean_and_its_gradient_are_those_of_a_loop(plan, by):
     chex.assert_trees_all_close((value, aux), expected[0], rtol=1e-5, atol=1e-6)
 
 
+def test_the_mean_works_in_double_precision():
+    with jax.enable_x64(True):
+        shared, inputs, rest = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, jnp.float64), arguments()
+        )
+        mean = mean_loss(loss_fn, Plan(tasks_per_pass=2), True)
+        (got, _), gradient = jax.value_and_grad(mean, has_aux=True)(
+            shared, inputs, rest
+        )
+        (expected, _), by_hand = jax.value_and_grad(plain_mean, has_aux=True)(
+            shared, inputs, rest
+        )
+    assert got.dtype == gradient["w"].dtype == jnp.float64
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    np.testing.assert_allclose(gradient["w"], by_hand["w"], rtol=1e-11)
+
+
 def test_the_gradient_can_be_differentiated_again():
     def curvature(mean):
         def slope(shared):

@@ -1,17 +1,17 @@
-"""An adapted linear map of few samples, without its kernel ever being written.
+r"""An adapted linear map of few samples, without its kernel ever being written.
 
 The support set's features h `[N, I]` enter the first adapted layer and stay the same
-throughout the inner loop. The gradient of its kernel is :math:`h^\\top \\delta`, with
-:math:`\\delta` `[N, O]` the gradient of the map's output, so that after t steps
+throughout the inner loop. The gradient of its kernel is :math:`h^\top \delta`, with
+:math:`\delta` `[N, O]` the gradient of the map's output, so that after t steps
 
-.. math:: W_t = W_0 + l^\\top D_t, \\quad D_t = -\\sum_{s < t} r(\\delta_s),
-          \\quad x W_t = x W_0 + (x l^\\top) D_t,
+.. math:: W_t = W_0 + l^\top D_t, \quad D_t = -\sum_{s < t} r(\delta_s),
+          \quad x W_t = x W_0 + (x l^\top) D_t,
 
 where l and r are the update rule's factors. The inner loop then runs on `[N, N]` and
 `[N, O]` arrays; the product with the shared W_0 is one for all tasks, and no `[I, O]`
 copy of it is made for a task, nor for a task's second derivatives. This is exact.
 
-A rule may also weigh the step's entries, as MetaSGD does: then :math:`l^\\top D_t` is
+A rule may also weigh the step's entries, as MetaSGD does: then :math:`l^\top D_t` is
 multiplied by weights, and written for the moment of its use, but never kept.
 """
 
@@ -29,7 +29,7 @@ from mlti_jax.types import Array, PyTree
 
 
 class Displaced(NamedTuple):
-    """A layer's kernel :math:`W_0 + l^\\top D`.
+    r"""A layer's kernel :math:`W_0 + l^\top D`.
 
     Attributes:
       layer: which.
