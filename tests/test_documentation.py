@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlti_jax import interpolation
+from mlti_jax import interpolation, parallel
 from mlti_jax.learners import inner_loop
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
@@ -44,7 +44,7 @@ def test_readme_has_the_import_example():
     assert any("interpolation" in block for block in python_blocks())
 
 
-@pytest.mark.parametrize("module", [interpolation, inner_loop])
+@pytest.mark.parametrize("module", [interpolation, inner_loop, parallel])
 def test_docstring_examples(module):
     scope = {**vars(module), "jnp": jnp}
     failed, tried = doctest.testmod(module, extraglobs=scope)
