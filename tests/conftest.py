@@ -93,15 +93,15 @@ def take(tree, index: int):
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-MOST_MAPS = 20_000
+MOST_MAPS = 10_000
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def forget_programs():
     """Lets compiled programs go before a process has too many of them.
 
-    Each takes several memory maps. Linux gives a process 65,530, and XLA crashes where
-    it gets no more.
+    Each takes several memory maps and about a megabyte. Linux gives a process 65,530
+    maps, and XLA crashes where it gets no more.
     """
     yield
     maps = pathlib.Path("/proc/self/maps")
