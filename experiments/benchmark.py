@@ -32,7 +32,7 @@ from __future__ import annotations
 import fnmatch
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from absl import flags
@@ -140,19 +140,24 @@ def settings_from_flags() -> Settings:
     return settings
 
 
-def measure(name: str, settings: Settings, before: list[dict]) -> dict:
-    """Measures a case or table; `before` is what was measured in this run."""
+def measure(name: str, settings: Settings, before: list[dict]) -> Iterator[dict]:
+    """Measures a case or table; `before` is what was measured in this run.
+
+    Yields:
+      One result; for `account` one for each of its cases.
+    """
     rounds, seconds, *of_steps, accounts = settings
     if name in ALL_CASES:
-        return benchmark_steps.measure(name, rounds, seconds, *of_steps)
-    if name in benchmark_rows.GROUPS:
-        return benchmark_rows.measure(name, rounds, seconds)
-    if name == ACCOUNT:
+        yield benchmark_steps.measure(name, rounds, seconds, *of_steps)
+    elif name in benchmark_rows.GROUPS:
+        yield benchmark_rows.measure(name, rounds, seconds)
+    elif name == ACCOUNT:
         accounts = accounts or benchmark_account.slowest(before)
-        return benchmark_account.measure(
+        yield from benchmark_account.measure(
             accounts or benchmark_account.SLOWEST, rounds, seconds
         )
-    return TABLES[name].measure(rounds, seconds)
+    else:
+        yield TABLES[name].measure(rounds, seconds)
 
 
 def write(results: list[dict], folder: pathlib.Path) -> None:
@@ -163,8 +168,9 @@ def write(results: list[dict], folder: pathlib.Path) -> None:
     compared = [r for r in results if r["kind"] == "step" and r["ratio"]]
     if compared:
         benchmark_pictures.ratios(compared, folder / "ratios.png")
+    if accounts := [r for r in results if r["kind"] == ACCOUNT]:
+        benchmark_pictures.account(accounts, folder / "account.png")
     draw: dict[str, Callable[[dict, pathlib.Path], None]] = {
-        "account": benchmark_pictures.account,
         "memory": benchmark_pictures.memory,
         "scaling": benchmark_pictures.scaling,
     }
@@ -183,8 +189,8 @@ def main(argv: list[str]) -> None:
     machine = benchmark_machine.describe()
     print(f"{machine['platform']}, JAX {machine['jax']}; whole training steps")
     results, last = [], None
-    for name in names:
-        result = measure(name, settings, results)
+    measured = (result for name in names for result in measure(name, settings, results))
+    for result in measured:
         if result["kind"] == "step" != last:
             print(benchmark_steps.header())
         last = result["kind"]

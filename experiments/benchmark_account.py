@@ -10,8 +10,9 @@ interpolated at the input.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -160,6 +161,9 @@ def measure_case(
     times = timing.time_sides(sides, rounds, seconds)
     spreads = {side: timing.spread(values) for side, values in times.items()}
     return {
+        "case": name,
+        "kind": "account",
+        "peaks": peaks,
         "setting": asdict(case),
         "programs": spreads,
         "parts": _differences(spreads),
@@ -193,44 +197,33 @@ def _limit(
     }
 
 
-def measure(names: tuple[str, ...], rounds: int, seconds: float) -> dict:
-    """The accounts of several cases, and the peaks of the machine."""
+def measure(
+    names: tuple[str, ...], rounds: int, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """The accounts of several cases, one after the other."""
     peaks = measure_peaks()
-    accounts = {
-        name: measure_case(name, find(name), peaks, rounds, seconds) for name in names
-    }
-    return {"case": "account", "kind": "account", "peaks": peaks, "accounts": accounts}
+    for name in names:
+        yield measure_case(name, find(name), peaks, rounds, seconds)
 
 
-def table(result: dict) -> str:
-    """A result as lines, a block for each case."""
-    peaks = result["peaks"]
-    lines = [
-        f"account: matrix product {peaks['gflops']:.0f} GFLOP/s, memory "
-        f"{peaks['gb_s']:.1f} GB/s at most; others "
-        f"{timing.format_share(peaks['others'])}"
-    ]
-    for name, account in result["accounts"].items():
-        lines += _block(name, account)
-    return "\n".join(lines)
-
-
-def _block(name: str, account: dict) -> list[str]:
+def table(account: dict) -> str:
+    """The account of a case as lines."""
     limit, step = account["limit"], account["programs"]["step"]
+    peaks = account["peaks"]
     lines = [
-        f"  {name}: {timing.format_spread(step)} ms a step; others "
+        f"account of {account['case']}: {timing.format_spread(step)} ms a step; others "
         f"{timing.format_share(account['others'])}"
     ]
     for part, milliseconds in account["parts"].items():
         share = milliseconds / step["median_ms"]
         label = PARTS.get(part, "dispatch, once a call")
         lines.append(f"    {label:26}{timing.format_ms(milliseconds):>10}{share:>7.0%}")
-    return [
-        *lines,
+    lines += [
         f"    {limit['gflop_by_hand']:.2f} GFLOP by hand (by XLA, which counts loops "
         f"once, {limit['gflop_by_xla']:.2f}): {limit['gflops']:.1f} GFLOP/s, "
-        f"{limit['share_of_peak']:.0%} of the peak",
-        f"    at the peak {timing.format_ms(limit['ms_at_peak'])} ms; XLA's "
-        f"{limit['gb_by_xla']:.2f} GB {timing.format_ms(limit['ms_at_bandwidth'])} ms, "
-        "if no cache held any",
+        f"{limit['share_of_peak']:.0%} of the {peaks['gflops']:.0f} of a large product",
+        f"    at that speed {timing.format_ms(limit['ms_at_peak'])} ms; XLA's "
+        f"{limit['gb_by_xla']:.2f} GB {timing.format_ms(limit['ms_at_bandwidth'])} ms "
+        f"at {peaks['gb_s']:.1f} GB/s, if no cache held any",
     ]
+    return "\n".join(lines)

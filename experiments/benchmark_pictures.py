@@ -72,14 +72,14 @@ def _ratio_bars(axis, places, values, height: float, side: str) -> None:
         )
 
 
-def account(result: dict, path: pathlib.Path) -> None:
+def account(accounts: list[dict], path: pathlib.Path) -> None:
     """The share of each part in the time of a step, one bar a case."""
-    names = list(result["accounts"])
+    names = [each["case"] for each in accounts]
     fig, axis = plt.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(names)))
     left = np.zeros(len(names))
     shades = plt.get_cmap("viridis")(np.linspace(0.1, 0.95, len(PARTS)))
     for colour, (part, label) in zip(shades, PARTS.items(), strict=True):
-        width = np.array([_share(result["accounts"][name], part) for name in names])
+        width = np.array([_share(each, part) for each in accounts])
         axis.barh(range(len(names)), width, 0.7, left, color=colour, label=label)
         left += width
     axis.set_yticks(range(len(names)), names, fontsize=7)

@@ -280,10 +280,9 @@ def test_account_has_all_parts(name, tmp_path):
     limit = account["limit"]
     assert limit["gflops"] == pytest.approx(limit["gflop_by_hand"] / step * 1e3)
     assert limit["share_of_peak"] == pytest.approx(limit["gflops"] / 100)
-    result = {"kind": "account", "peaks": PEAKS, "accounts": {name: account}}
-    lines = benchmark_account.table(result).splitlines()
-    assert len(lines) == 4 + len(parts) + 1
-    benchmark.write([result], tmp_path)
+    lines = benchmark_account.table(account).splitlines()
+    assert len(lines) == 3 + len(parts) + 1
+    benchmark.write([account], tmp_path)
     assert_drawn(tmp_path / "account.png")
 
 
