@@ -1,0 +1,198 @@
+"""What the lemmas' second-order approximations leave over, as perturbations shrink.
+
+On random tasks, the interpolated loss minus each approximation of it, for two ways to
+make the perturbation smaller. Where the features are multiplied by a size, everything
+is expanded around 0, and a right approximation of the logistic loss leaves O(size^4),
+since its third derivative is odd; of Lemma 2's bounded loss O(size^3). Where the spread
+of the mixtures around their mean is multiplied by it, O(size^3) is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlti_jax import theory
+
+ALPHA = 2.0  # the largest that the paper uses: for others its constant is infinite
+SIZES = tuple(2.0**-n for n in range(12))
+NOISE = 1e-12  # remainders below are of the floating point
+BY = ("features", "spread")
+# What a right approximation leaves over, by features and by spread.
+ORDERS = {
+    "Lemma 1": (4, 3),
+    "Lemma 2, bounded": (3, 3),
+    "Lemma 2, logistic": (4, 3),
+    "Lemma 4, one head": (4, 3),
+    "Lemma 4, a head a task": (4, 3),
+}
+APPROXIMATIONS = RIGHT, PRINTED, RIGHT_MEAN = (
+    "right",
+    "printed",
+    "printed, right mean",
+)
+
+# (size of the features, spread) -> loss
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class Case(NamedTuple):
+    """A lemma: the interpolated loss, and approximations of it.
+
+    Attributes:
+      loss: the interpolated loss.
+      approximations: by name.
+    """
+
+    loss: Loss
+    approximations: dict[str, Loss]
+
+
+class Data(NamedTuple):
+    """Random tasks: heads `[I, D]`, features `[I, N, D]`, labels, prototypes."""
+
+    phi: jax.Array
+    h: jax.Array
+    y: jax.Array
+    prototypes: jax.Array
+
+
+def make_data(seed: int = 0, num_tasks=4, per_class=3, inputs=5, width=4) -> Data:
+    """Features of a random hidden layer, centred, and both classes of equal size.
+
+    So all that the paper assumes is true. Prototypes are the classes' means, and the
+    heads their differences with some noise, as if learned, of length 1.
+    """
+    rng = np.random.default_rng(seed)
+    y = np.tile([0, 1], (num_tasks, per_class))
+    of_class = rng.normal(size=(num_tasks, 2, inputs))
+    x = rng.normal(size=(*y.shape, inputs)) + of_class[:, [0, 1] * per_class]
+    h = np.maximum(x @ rng.normal(size=(inputs, width)) / np.sqrt(inputs), 0)
+    h -= h.mean(axis=(0, 1))
+    prototypes = np.stack([h[:, r::2].mean(axis=1) for r in (0, 1)], axis=1)
+    phi = prototypes[:, 1] - prototypes[:, 0] + 0.5 * rng.normal(size=h[:, 0].shape)
+    phi /= np.linalg.norm(phi, axis=1, keepdims=True)
+    return Data(*map(jnp.asarray, (phi, h, y, prototypes)))
+
+
+def make_cases(data: Data, alpha: float = ALPHA) -> dict[str, Case]:
+    """The lemmas on these tasks, with lambda from Beta(alpha, alpha)."""
+    law, constants = theory.beta_law(alpha), theory.printed_constants(alpha)
+    right_mean = constants._replace(mean=theory.moments(law).mean)
+
+    def heads(function, argument, phi=data.phi) -> Loss:
+        return lambda size, t: function(phi, size * data.h, data.y, argument, t)
+
+    def proto(function, argument, loss) -> Loss:
+        theta = data.phi[0]
+
+        def of_size(size, t):
+            x, prototypes = size * data.h, size * data.prototypes
+            return function(theta, x, data.y, prototypes, argument, t, loss=loss)
+
+        return of_size
+
+    def protonet_case(loss) -> Case:
+        return Case(
+            proto(theory.protonet_loss, law, loss),
+            {
+                RIGHT: proto(theory.protonet_approximation, law, loss),
+                PRINTED: proto(theory.printed_protonet, constants, loss),
+                RIGHT_MEAN: proto(theory.printed_protonet, right_mean, loss),
+            },
+        )
+
+    one = jnp.broadcast_to(data.phi[0], data.phi.shape)
+    return {
+        "Lemma 1": Case(
+            heads(theory.non_label_sharing_loss, law),
+            {
+                RIGHT: heads(theory.non_label_sharing_approximation, law),
+                PRINTED: heads(theory.printed_non_label_sharing, constants),
+                RIGHT_MEAN: heads(theory.printed_non_label_sharing, right_mean),
+            },
+        ),
+        "Lemma 2, bounded": protonet_case(theory.bounded),
+        "Lemma 2, logistic": protonet_case(theory.logistic),
+        # Equal to the label-sharing loss, and the law's printed mean is right.
+        "Lemma 4, one head": Case(
+            heads(theory.exchanged_loss, law, one),
+            {
+                RIGHT: heads(theory.exchanged_approximation, law, one),
+                PRINTED: heads(theory.printed_label_sharing, constants, one),
+            },
+        ),
+        "Lemma 4, a head a task": Case(
+            heads(theory.label_sharing_loss, law),
+            {
+                RIGHT: heads(theory.label_sharing_approximation, law),
+                PRINTED: heads(theory.printed_label_sharing, constants),
+            },
+        ),
+    }
+
+
+@jax.jit
+def remainders(data: Data, sizes: jax.Array) -> dict:
+    """Loss minus approximation `[S]`, for all cases and both ways to shrink.
+
+    Returns:
+      By case, way and approximation.
+    """
+    ones = jnp.ones_like(sizes)
+    arguments = {"features": (sizes, ones), "spread": (ones, sizes)}
+
+    def of_case(case: Case, by: str) -> dict[str, jax.Array]:
+        loss = jax.vmap(case.loss)(*arguments[by])
+        return {
+            label: loss - jax.vmap(function)(*arguments[by])
+            for label, function in case.approximations.items()
+        }
+
+    cases = make_cases(data)
+    return {name: {by: of_case(case, by) for by in BY} for name, case in cases.items()}
+
+
+def measure(seed: int = 0) -> list[dict]:
+    """All cases: for each way to shrink and approximation, remainders and slope."""
+    with jax.enable_x64(True):
+        found = remainders(make_data(seed), jnp.asarray(SIZES))
+        found = jax.tree.map(lambda leaf: np.abs(np.asarray(leaf)), found)
+    return [
+        {
+            "case": name,
+            "sizes": SIZES,
+            "order": dict(zip(BY, ORDERS[name], strict=True)),
+            "remainder": jax.tree.map(np.ndarray.tolist, found[name]),
+            "slope": jax.tree.map(last_slope, found[name]),
+        }
+        for name in ORDERS
+    ]
+
+
+def last_slope(remainder: np.ndarray) -> float:
+    """Of log remainder against log size, at the smallest sizes above the noise."""
+    log_remainder = np.log(remainder[remainder > NOISE][-2:])
+    return float((log_remainder[0] - log_remainder[1]) / np.log(2))
+
+
+def table(results: list[dict]) -> str:
+    """Slopes of all remainders, and the remainders at size 1, one line each."""
+    lines = [
+        f"Remainders of the approximations, Beta({ALPHA:g}, {ALPHA:g})",
+        f"{'':45}{'at':>9}{'order in':>18}",
+        f"{'':45}{'size 1':>9}{'features':>10}{'spread':>8}",
+    ]
+    for result in results:
+        remainder = result["remainder"]["features"]
+        for label in filter(remainder.get, APPROXIMATIONS):
+            slopes = [result["slope"][by][label] for by in BY]
+            lines.append(
+                f"{result['case']:25}{label:20}{remainder[label][0]:>9.1e}"
+                f"{slopes[0]:>10.2f}{slopes[1]:>8.2f}"
+            )
+    return "\n".join(lines)

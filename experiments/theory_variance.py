@@ -1,0 +1,97 @@
+"""How much of the variance of real features lies between tasks (App. B.3)."""
+
+from __future__ import annotations
+
+import pathlib
+
+import jax
+import numpy as np
+
+from mlti_jax import data, theory
+from mlti_jax.data import DomainPool
+from mlti_jax.data.pools import take_inputs
+from mlti_jax.data.prepared import builder
+
+NUM_EIGENVALUES = 20
+PARTS = ("within_class", "between_classes", "between_tasks")
+
+
+def load_pools(data_dir: str | None) -> dict[str, DomainPool]:
+    """The training tasks of the data that there is, by name.
+
+    RainbowMNIST comes with the install; Metabolism is added if it is prepared.
+    """
+    splits = data.load("rainbow_mnist", source="builtin", images_per_class=8)
+    pools = {"RainbowMNIST, pixels": splits.train}
+    folder = pathlib.Path(data_dir or data.default_data_dir()).expanduser()
+    if builder("metabolism", folder).is_prepared():
+        splits = data.load("metabolism", data_dir=data_dir)
+        pools["Metabolism, fingerprints"] = splits.train
+    return pools
+
+
+def samples(pool: DomainPool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features `[N, D]` as a network takes them, and each sample's domain and class."""
+    index, count = np.asarray(pool.index), np.asarray(pool.count)
+    real = np.arange(index.shape[-1]) < count[..., None]
+    tasks, classes, _ = np.nonzero(real)
+    x = np.asarray(take_inputs(pool.x, index[real]))
+    return x.reshape(len(x), -1), tasks, classes
+
+
+def measure(name: str, pool: DomainPool) -> dict:
+    """Traces and eigenvalues of the covariances within tasks and over all of them."""
+    features, tasks, classes = samples(pool)
+    numbers = (len(pool.domains), len(pool.classes))
+    found = theory.covariances(features, tasks, classes, *numbers)
+    found = jax.tree.map(np.asarray, found)
+    largest = {
+        part: np.linalg.eigvalsh(getattr(found, part))[::-1][:NUM_EIGENVALUES].tolist()
+        for part in ("within_task", "total")
+    }
+    trace = {part: float(np.trace(value)) for part, value in found._asdict().items()}
+    return {
+        "data": name,
+        "samples": len(features),
+        "dimensions": features.shape[1],
+        "tasks": numbers[0],
+        "trace": trace,
+        "eigenvalues": largest,
+        "tasks_above_total": _tasks_above(features, tasks, found.total),
+    }
+
+
+def _tasks_above(features: np.ndarray, tasks: np.ndarray, total: np.ndarray) -> int:
+    """Tasks with more variance of their own than `total` has, in some direction.
+
+    The direction is that in which the task varies most. Classes must have equal sizes.
+    """
+    above = 0
+    for task in np.unique(tasks):
+        own = features[tasks == task]
+        _, singular, directions = np.linalg.svd(own - own.mean(0), full_matrices=False)
+        above += bool(
+            singular[0] ** 2 / len(own) > directions[0] @ total @ directions[0]
+        )
+    return above
+
+
+def table(results: list[dict]) -> str:
+    """Traces and leading eigenvalues, one line for each data set."""
+    lines = [
+        "Variance of a partner's features",
+        f"{'':26}{'within':>9}{'classes':>9}{'tasks':>9}{'total':>9}"
+        f"{'largest eigenvalue':>21}{'tasks':>8}",
+        f"{'':26}{'classes':>9}{'apart':>9}{'apart':>9}{'':>9}"
+        f"{'in a task':>12}{'total':>9}{'above':>8}",
+    ]
+    for result in results:
+        trace = result["trace"]
+        first = [result["eigenvalues"][part][0] for part in ("within_task", "total")]
+        above = f"{result['tasks_above_total']}/{result['tasks']}"
+        lines.append(
+            f"{result['data']:26}"
+            + "".join(f"{trace[part]:>9.2f}" for part in (*PARTS, "total"))
+            + f"{first[0]:>12.2f}{first[1]:>9.2f}{above:>8}"
+        )
+    return "\n".join(lines)

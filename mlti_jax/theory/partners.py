@@ -1,0 +1,52 @@
+"""How likely each sample is to be drawn as a partner."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from mlti_jax.types import Array
+
+
+def partner_weights(
+    tasks: Array, classes: Array, num_tasks: int, num_classes: int
+) -> Array:
+    r"""Probabilities of a draw: a task, then one of its classes, then a sample of it.
+
+    .. math:: w_n = \frac{1}{|I|}\,\frac{1}{R_i}\,\frac{1}{N_{i,r}}
+
+    for sample n of class r in task i, where task i has R_i classes and class r has
+    N_{i,r} samples in it. With a single class, `num_classes=1`, samples of a task are
+    drawn uniformly. Tasks and classes without samples are never drawn.
+
+    Args:
+      tasks: `[N]` integers, the task of each sample.
+      classes: `[N]` integers, its class.
+      num_tasks: how many numbers tasks may have.
+      num_classes: how many numbers classes may have.
+
+    Returns:
+      `[N]`, of sum 1.
+    """
+    chex.assert_equal_shape([tasks, classes])
+    chex.assert_rank(tasks, 1)
+    group = tasks * num_classes + classes
+    ones = jnp.ones(group.shape, float)
+    count = jax.ops.segment_sum(ones, group, num_tasks * num_classes)
+    num_present = jnp.sum(count.reshape(num_tasks, num_classes) > 0, axis=1)
+    return 1 / (jnp.sum(num_present > 0) * num_present[tasks] * count[group])
+
+
+def class_weights(y: Array, by_class: bool = True) -> Array:
+    """Each sample's probability to be drawn as a partner, `[I * N]`.
+
+    Args:
+      y: labels `[I, N]`.
+      by_class: whether a class is drawn before a sample of it.
+    """
+    num_tasks, num_samples = y.shape
+    tasks = jnp.repeat(jnp.arange(num_tasks), num_samples)
+    if not by_class:
+        return partner_weights(tasks, jnp.zeros_like(tasks), num_tasks, 1)
+    return partner_weights(tasks, y.reshape(-1).astype(jnp.int32), num_tasks, 2)
