@@ -28,6 +28,7 @@ from mlti_jax.training import (
     paired_difference,
     train_and_evaluate,
 )
+from mlti_jax.training.workdir import write_json
 
 ROOT = pathlib.Path(__file__).parent.parent
 # What other tools read of results.json.
@@ -234,6 +235,14 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path):
         for d in (whole, broken)
     ]
     assert curves[0] == curves[1]
+
+
+def test_lists_of_numbers_take_one_line_and_nothing_is_changed(tmp_path):
+    value = {"a": [1, 2.5, -3e-8], "b": [{"c": [1]}, "[1,   2]"], "d": [[], ["x", 1]]}
+    write_json(tmp_path / "value.json", value)
+    text = (tmp_path / "value.json").read_text()
+    assert json.loads(text) == value
+    assert '"a": [1, 2.5, -3e-08]' in text
 
 
 @pytest.mark.slow

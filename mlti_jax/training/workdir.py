@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 
 from mlti_jax.errors import InputError
 
 
 def write_json(path: pathlib.Path, value: object) -> None:
-    """Writes a JSON file whole or not at all."""
+    """Writes a JSON file whole or not at all; lists of numbers take one line."""
+    text = json.dumps(value, indent=2, allow_nan=False)
+    # A line break stands in no string of JSON, so that what is found is a list.
+    text = re.sub(r"\[\n[-+.eE\d,\s]*\]", _on_one_line, text)
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, allow_nan=False)
-        file.write("\n")
+        file.write(text + "\n")
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def _on_one_line(numbers: re.Match) -> str:
+    return f"[{', '.join(numbers.group()[1:-1].replace(',', ' ').split())}]"
 
 
 def read_json(path: pathlib.Path) -> object:
