@@ -1,0 +1,36 @@
+"""The paper's tables of results, as data: one file a group of tables.
+
+The numbers are the paper's as it prints them. Its figures are not here, since their
+numbers are not printed anywhere, nor are its two tables of hyper-parameters, which are
+the configs.
+"""
+
+from experiments.paper import (
+    ablation,
+    compatibility,
+    network,
+    overall,
+    task_numbers,
+    transfer,
+)
+from experiments.paper.tables import Cell, Column, Row, Run, Table
+
+TABLES = {
+    table.name: table
+    for table in (
+        overall.OVERALL_LS,
+        ablation.ABLATION_LS,
+        compatibility.COMPATIBILITY_LS,
+        overall.OVERALL_NLS,
+        ablation.ABLATION_NLS,
+        compatibility.COMPATIBILITY_NLS,
+        transfer.CROSS_DOMAIN,
+        task_numbers.FULL_SIZE,
+        network.RESNET12,
+        network.INTERPOLATION_LAYERS,
+        task_numbers.EXTREMELY_LIMITED,
+        transfer.ADDITIONAL_DATASETS,
+    )
+}
+
+__all__ = ["TABLES", "Cell", "Column", "Row", "Run", "Table"]

@@ -1,0 +1,133 @@
+"""Results of runs as small JSON files, one a run: `experiments/results/`.
+
+A file holds what the run left in `results.json`, and what it takes to make it again and
+to compare it with others: its command, the fingerprints of its data, and how fast it
+was. Tables are made of these files alone.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import statistics
+
+from experiments.paper import Run
+from experiments.table_jobs import Job, command_to_type
+from mlti_jax.errors import InputError
+from mlti_jax.training import metrics
+from mlti_jax.training.workdir import read_json, write_json
+
+FOLDER = pathlib.Path(__file__).parent / "results"
+DECIMALS = 5  # of the values of single tasks
+NEEDED = frozenset(
+    [
+        "config",
+        "arguments",
+        "overrides",
+        "command",
+        "dataset",
+        "learner",
+        "strategy",
+        "backbone",
+        "ways",
+        "shots",
+        "queries",
+        "seed",
+        "metric",
+        "source",
+        "train_steps",
+        "num_tasks",
+        "eval_seed",
+        "checksums",
+        "per_task",
+    ]
+)
+
+Key = tuple[str, str, tuple[tuple[str, str], ...]]
+BySeed = dict[int, dict]  # results of one run, by their seed
+
+
+def path_of(folder: pathlib.Path, job: Job) -> pathlib.Path:
+    """The file of a job's result."""
+    return folder / f"{job.name}.json"
+
+
+def record(folder: pathlib.Path, job: Job, workdir: pathlib.Path) -> dict:
+    """Writes the result that a finished job has left in its work directory."""
+    result = read_json(workdir / "results.json")
+    config = read_json(workdir / "config.json")
+    per_task = [round(value, DECIMALS) for value in result.pop("per_task")]
+    run = job.run
+    recorded = {
+        "config": run.config,
+        "arguments": run.argument,
+        "overrides": {field: str(value) for field, value in run.overrides},
+        "command": command_to_type(job),
+        **result,
+        "eval_seed": config["eval"]["seed"],
+        "checksums": config["data"]["checksums"],
+        **_speed(workdir / "metrics.jsonl"),
+        "per_task": per_task,
+    }
+    path = path_of(folder, job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, recorded)
+    return recorded
+
+
+def _speed(path: pathlib.Path) -> dict[str, float]:
+    """Seconds of training, without validation; steps a second, without compiling."""
+    lines = metrics.read(path) if path.exists() else []
+    lines = [line for line in lines if line["split"] == "train"]
+    if not lines:
+        return {}
+    rates = [line["steps_per_second"] for line in lines]
+    ends = [line["step"] for line in lines]
+    steps = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    seconds = sum(n / rate for n, rate in zip(steps, rates, strict=True))
+    return {
+        "train_seconds": round(seconds, 1),
+        "steps_per_second": round(statistics.median(rates), 3),
+    }
+
+
+class Results:
+    """All results of a folder.
+
+    Args:
+      folder: of the files; it need not exist.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self.all: list[dict] = []
+        self._found: dict[Key, dict[int, BySeed]] = {}
+        for path in sorted(folder.glob("*/*.json")):
+            self._add(path)
+
+    def _add(self, path: pathlib.Path) -> None:
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            result = {}
+        missing = NEEDED.difference(result)
+        if missing or len(result["per_task"]) != result["num_tasks"]:
+            raise InputError(
+                f"{path} is no whole result: {', '.join(sorted(missing)) or 'per_task'}"
+                " missing or incomplete; take it away, and run it again"
+            )
+        overrides = tuple(sorted(result["overrides"].items()))
+        key = (result["config"], result["arguments"], overrides)
+        by_seed = self._found.setdefault(key, {}).setdefault(result["train_steps"], {})
+        if result["seed"] in by_seed:
+            raise InputError(f"{path} is a second result of {result['command']}")
+        by_seed[result["seed"]] = result
+        self.all.append(result)
+
+    def by_steps(self, run: Run) -> dict[int, BySeed]:
+        """The results of a run, by training steps and seed."""
+        overrides = sorted((field, str(value)) for field, value in run.overrides)
+        return self._found.get((run.config, run.argument, tuple(overrides)), {})
+
+    def of(self, job: Job) -> dict | None:
+        """The result of a job, if there is one."""
+        return self.by_steps(job.run).get(job.steps, {}).get(job.seed)
