@@ -34,6 +34,7 @@ setup(
         "optax>=0.2.6",
         "orbax-checkpoint>=0.12.0",
         "pillow>=10.0",
+        "scikit-learn>=1.4",
         "tensorboardX>=2.6",
         "tensorflow-datasets>=4.9.8",
         "tqdm>=4.66",
