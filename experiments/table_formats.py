@@ -57,10 +57,15 @@ def markdown(reports: list[Report]) -> str:
         blocks += [f"## {report.title}", *report.remarks]
         for section in report.sections:
             blocks.append(f"### {section.title}")
-            rule = ("---",) * len(section.header)
-            lines = (section.header, rule, *section.lines)
-            blocks.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+            blocks.append(markdown_table(section))
     return "\n\n".join(blocks) + "\n"
+
+
+def markdown_table(section: Section) -> str:
+    """Its lines as Markdown."""
+    rule = ("---",) * len(section.header)
+    lines = (section.header, rule, *section.lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def latex(reports: list[Report]) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
+from collections.abc import Callable
 
 from experiments.paper import Cell, Column, Run, Table
 from experiments.results_store import BySeed, Results
 from experiments.table_formats import Report, Section, counted
 from experiments.table_jobs import paper_config
-from experiments.table_state import BUILTIN, unprepared
+from experiments.table_state import BUILTIN
 from experiments.table_statistics import Summary, paired, summarise
 
 HOW = (
@@ -53,21 +53,25 @@ class Renderer:
 
     Args:
       results: all that there are.
-      data_dir: to say of which datasets there is no data; None for the default.
+      absent: tells of which datasets of a run there is no data.
       steps: only results of so many training steps; None for the paper's, or the most.
     """
 
     def __init__(
-        self, results: Results, data_dir: pathlib.Path | None, steps: int | None = None
+        self,
+        results: Results,
+        absent: Callable[[Run], list[str]],
+        steps: int | None = None,
     ):
-        self._results, self._data_dir, self._steps = results, data_dir, steps
+        self._results, self._absent, self._steps = results, absent, steps
 
     def report(self, table: Table) -> Report:
         """A table, with one section for each of its columns."""
-        sections = [self._section(table, column) for column in table.columns]
+        sections = [self.section(table, column) for column in table.columns]
         return Report(table.name, (table.caption, HOW), tuple(sections))
 
-    def _section(self, table: Table, column: Column) -> Section:
+    def section(self, table: Table, column: Column) -> Section:
+        """One of its columns."""
         cells = [cell for cell in table.column_cells(column) if cell.is_given]
         has_other = column.variant and any(self._of(cell.other_run) for cell in cells)
         header = ["", "", "paper", "ours", "from the paper", "from vanilla"]
@@ -108,7 +112,7 @@ class Renderer:
     def _mean(self, cell: Cell, run: Run) -> str:
         found = self._of(run)
         if not found:
-            absent = unprepared(run, self._data_dir)
+            absent = self._absent(run)
             return f"no data here: {', '.join(absent)}" if absent else "not run"
         summary = summarise(found)
         if not isinstance(summary, Summary):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import pathlib
 import signal
 import subprocess
@@ -56,6 +57,7 @@ class _Child(NamedTuple):
     process: subprocess.Popen
     log_start: int  # where in its log this attempt begins
     started: float
+    slot: int  # of those that run at a time
 
 
 def command_of(job: Job, place: Place) -> list[str]:
@@ -66,6 +68,17 @@ def command_of(job: Job, place: Place) -> list[str]:
     ]
 
 
+def cores_of(slot: int, slots: int) -> set[int]:
+    """A job's share of the cores, so that jobs don't wait for each other's threads.
+
+    Empty for no restriction: where there are fewer cores than jobs, or cores can't be
+    chosen.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = sorted(affinity(0)) if affinity else []
+    return set(cores[slot::slots]) if len(cores) >= slots else set()
+
+
 class Runner:
     """Runs what is missing of a list of jobs.
 
@@ -73,7 +86,7 @@ class Runner:
       jobs: all that the tables need.
       place: where they find and leave things.
       folder: where results are recorded.
-      at_once: how many run at a time.
+      at_once: how many run at a time, each on its share of the cores.
       command: makes the command of a job.
     """
 
@@ -169,6 +182,9 @@ class Runner:
                     self._tell(child.job, f"step {step:,} of {child.job.steps:,}")
 
     def _start(self, job: Job) -> None:
+        taken = {child.slot for child in self._running}
+        slot = next(n for n in range(self._at_once) if n not in taken)
+        cores = cores_of(slot, self._at_once)
         log = self._place.log(job)
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
@@ -182,8 +198,9 @@ class Runner:
                 # A terminal's Ctrl-C would reach it too, and a second one ends a run
                 # before it has saved.
                 start_new_session=True,
+                preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
             )
-        self._running.append(_Child(job, process, log_start, time.monotonic()))
+        self._running.append(_Child(job, process, log_start, time.monotonic(), slot))
         step = saved_step(self._place.of(job))
         self._tell(job, f"going on from step {step:,}" if step else "started")
 

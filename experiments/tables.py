@@ -30,6 +30,7 @@ light encoder `word_mean`, with the paper's if `--albert` names a checkpoint.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import sys
 
@@ -43,6 +44,7 @@ from experiments.table_jobs import Job, Place, planned
 from experiments.table_listing import dry_run, listing
 from experiments.table_render import Renderer
 from experiments.table_runs import Runner
+from experiments.table_state import unprepared
 from mlti_jax import command_line
 from mlti_jax.command_line import DATA_DIR
 from mlti_jax.errors import InputError, unknown_name
@@ -105,7 +107,8 @@ def chosen_jobs(tables: list[Table]) -> list[Job]:
 
 def render(tables: list[Table], folder: pathlib.Path, place: Place) -> None:
     """Prints the tables, or writes them."""
-    renderer = Renderer(Results(folder), place.data_dir, STEPS.value)
+    absent = functools.partial(unprepared, data_dir=place.data_dir)
+    renderer = Renderer(Results(folder), absent, STEPS.value)
     text = FORMATS[FORMAT.value]([renderer.report(table) for table in tables])
     if OUTPUT.value is None:
         print(text, end="")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import pathlib
 import signal
 import sys
@@ -17,7 +18,7 @@ from experiments.table_formats import markdown
 from experiments.table_jobs import Place, matches, planned
 from experiments.table_listing import dry_run
 from experiments.table_render import Renderer
-from experiments.table_runs import Runner, Stopped, command_of
+from experiments.table_runs import Runner, Stopped, command_of, cores_of
 from experiments.table_state import format_left, seconds_left, state_of
 from mlti_jax.errors import InputError
 
@@ -283,8 +284,15 @@ def test_from_nothing_to_a_table(place, folder):
     assert (result["num_tasks"], result["train_steps"]) == (8, 2)
     assert result["steps_per_second"] > 0
     assert set(result["checksums"]) == {"train", "validation", "test"}
-    report = Renderer(Results(folder), place.data_dir).report(TABLES["overall_ls"])
+    report = Renderer(Results(folder), lambda run: []).report(TABLES["overall_ls"])
     line = next(x for x in markdown([report]).splitlines() if "70.14 ± 0.92" in x)
     mean, ci95 = 100 * result["mean"], 100 * result["ci95"]
     assert f"| {mean:.2f} ± {ci95:.2f} | {mean - 70.14:+.2f} ± " in line
     assert "1 seed, 2 of 30,000 steps, built-in images" in line
+
+
+def test_jobs_share_the_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3, 5}, raising=False)
+    assert cores_of(0, 1) == {1, 3, 5}
+    assert [cores_of(slot, 2) for slot in range(2)] == [{1, 5}, {3}]
+    assert cores_of(0, 4) == set()  # of fewer cores than jobs nobody gets one
