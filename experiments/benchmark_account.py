@@ -71,13 +71,17 @@ def functions(case: Case, parts: Parts, plan: Plan) -> dict[str, Function]:
     def sampling(variables, pool, key):
         keys = jax.random.split(key, drawn)
         draw = jax.vmap(lambda k: sample_task(pool, k, **parts.episode._asdict()))
-        return plan.shard(draw(keys))
+        return draw(keys)
 
     def interpolation(variables, pool, key):
         tasks = sampling(variables, pool, key)
         if strategy.transform is None:
             return tasks
-        mixed = strategy.transform(variables, tasks, key, 0, case.tasks)
+
+        def transform(variables, tasks):
+            return strategy.transform(variables, tasks, key, 0, case.tasks)
+
+        mixed = plan.everywhere(transform)(variables, tasks)
         return plan.shard(jax.tree.map(lambda leaf: leaf[:, 0], mixed))
 
     def shared(variables, pool, key):

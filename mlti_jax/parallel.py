@@ -90,6 +90,22 @@ class Plan:
             check_vma=False,
         )
 
+    def everywhere(self, function: Callable) -> Callable:
+        """`function(a, b)` computed whole by every device.
+
+        For what is cheap: a compiler that shares it has the devices wait for each
+        other, in loops of random draws once a round.
+        """
+        if self.mesh is None:
+            return function
+        return jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=(EVERYWHERE, EVERYWHERE),
+            out_specs=EVERYWHERE,
+            check_vma=False,
+        )
+
 
 ONE_PASS = Plan()
 

@@ -61,6 +61,20 @@ def test_steps_have_no_grouped_convolution_and_stay_on_the_device(case, platform
     assert donated == len(jax.tree.leaves(state))
 
 
+@pytest.mark.parametrize("strategy", ["vanilla", "mlti"])
+def test_devices_wait_for_each_other_once_a_step(strategy):
+    """The sums of the gradients; neither draws nor mixing are shared."""
+    case = shrink(RAINBOW)
+    case = vanilla(case) if strategy == "vanilla" else case
+    learner, strategy, optimiser, episode, state, pool = make_parts(case)
+    plan = Plan(tuple(jax.local_devices()[:2]), tasks_per_pass=1)
+    run = make_run_steps(learner, strategy, optimiser, episode, 2, plan)
+    state, pool, key = plan.replicate((state, pool, KEY))
+    text = run.lower(state, pool, key, 5).compile(AS_USERS_GET).as_text()
+    waits = r" (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)\("
+    assert re.findall(waits, text) == ["all-reduce"]
+
+
 def test_the_check_for_groups_would_find_one():
     def grouped(x, kernel):
         return jax.lax.conv_general_dilated(

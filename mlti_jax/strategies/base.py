@@ -240,7 +240,16 @@ def meta_objective(
         tasks, states = map_tasks(embed, plan)(variables, (tasks, keys))
         variables = variables.replace(state=_mean_over_tasks(states))
     if strategy.transform is not None:
-        tasks = strategy.transform(variables, tasks, key_transform, layer, batch_size)
+
+        def transform(variables: Variables, tasks: Task) -> Task:
+            return strategy.transform(
+                variables, tasks, key_transform, layer, batch_size
+            )
+
+        # Hidden features are on the device that computed them, and stay there.
+        at_input = layer == 0
+        transform = plan.everywhere(transform) if at_input else transform
+        tasks = transform(variables, tasks)
     else:
         tasks = jax.tree.map(lambda leaf: leaf[:batch_size, None], tasks)
     tasks = plan.shard(tasks)

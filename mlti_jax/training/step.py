@@ -156,7 +156,6 @@ def make_run_steps(
         tasks = jax.vmap(lambda k: draw(pool, k, **episode._asdict()))(
             jax.random.split(key_tasks, num_drawn)
         )
-        tasks = plan.shard(tasks)
         (loss, aux), grads = gradients(
             learner, strategy, state.variables, tasks, key_loss, batch_size, plan
         )
