@@ -33,7 +33,9 @@ setup(
         "numpy>=1.26",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.12.0",
+        "pandas>=2.0",
         "pillow>=10.0",
+        "pyarrow>=14.0",  # Parquet files
         "scikit-learn>=1.4",
         "tensorboardX>=2.6",
         "tensorflow-datasets>=4.9.8",
@@ -44,6 +46,9 @@ setup(
         "cells": ["anndata>=0.10"],  # Tabula Muris
         "text": ["safetensors>=0.4", "tokenizers>=0.20", "wordllama>=0.4"],  # Huffpost
         "test": [
+            "hypothesis>=6.100",
+            "ipykernel>=6.29",
+            "nbclient>=0.10",
             "pytest>=8.0",
             "pytest-xdist>=3.5",
             "rdkit>=2024.3",

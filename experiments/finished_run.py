@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 from experiments.config import base_config
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Variables
-from mlti_jax.training import Checkpoints, Experiment, build
+from mlti_jax.training import Experiment, build
+from mlti_jax.training.finished import tested_variables
 from mlti_jax.training.workdir import read_json
 
 
@@ -50,32 +51,8 @@ def load(
             f"the run in {workdir} was trained on other data than this; give the "
             "--data_dir that it was run with"
         )
-    variables, step = _restore(experiment, workdir)
+    variables, step = tested_variables(experiment, workdir)
     return experiment, variables, step
-
-
-def _restore(experiment: Experiment, workdir: pathlib.Path) -> tuple[Variables, int]:
-    """The checkpoint that the run's result is of."""
-    result = read_json(workdir / "results.json")
-    kind, step = result["checkpoint"], result["step"]
-    folder = workdir / "checkpoints" / kind
-    template = experiment.init_state()
-    if kind == "best":
-        template = template.variables
-    saved = None
-    if folder.is_dir():
-        checkpoints = Checkpoints(folder, keep=None)
-        try:
-            saved = checkpoints.restore(template, step)
-        finally:
-            checkpoints.close()
-    if saved is None:
-        raise InputError(
-            f"the checkpoint of step {step} is not in {folder}, or can't be read; run "
-            "it anew in another --workdir"
-        )
-    state = saved[1]
-    return (state if kind == "best" else state.variables), step
 
 
 def _names(section: Mapping[str, Any], prefix: str = "") -> list[str]:

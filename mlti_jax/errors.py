@@ -1,8 +1,9 @@
 """Errors that are told to the user in one message, and checks that raise them."""
 
+import difflib
 import inspect
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 
 class InputError(ValueError):
@@ -60,6 +61,18 @@ def unknown_name(kind: str, name: str, known) -> InputError:
     return InputError(
         f"unknown {kind} {name!r}; choose one of: {', '.join(sorted(known))}"
     )
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Names for a message that must stay short."""
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` (did you mean ...?)` with the known name that is nearest, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def check_range(field: str, value: object, largest: int, smallest: int = 1) -> None:

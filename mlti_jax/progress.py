@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from tqdm import tqdm
 
 # Without a terminal there is no bar; a line is written this often instead.
 SECONDS_BETWEEN_LINES = 10.0
+_SILENT = contextvars.ContextVar("silent", default=False)
 
 
 class Progress:
@@ -33,7 +35,7 @@ class Progress:
             initial=done,
             desc=label,
             unit=unit,
-            disable=not sys.stderr.isatty(),
+            disable=_SILENT.get() or not sys.stderr.isatty(),
             dynamic_ncols=True,
             leave=False,
         )
@@ -66,9 +68,21 @@ class Progress:
 
 def say(text: str) -> None:
     """Prints a line for people, without breaking a progress bar."""
+    if _SILENT.get():
+        return
     with contextlib.suppress(OSError):  # Nobody listens any more; the run goes on.
         tqdm.write(text, file=sys.stderr)
         sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def silence(silent: bool = True) -> Iterator[None]:
+    """Shows nothing of what goes on inside, if `silent`."""
+    token = _SILENT.set(silent or _SILENT.get())
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)
 
 
 def format_seconds(seconds: float) -> str:

@@ -40,7 +40,7 @@ def get_config(name, argument=""):
 
 
 def test_every_dataset_has_a_config():
-    assert set(TABLE) == set(data.DATASETS)
+    assert set(TABLE) | {"own_data"} == set(data.DATASETS)
     for name in data.DATASETS:
         assert get_config(name).dataset.name == name
 

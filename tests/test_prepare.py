@@ -85,6 +85,8 @@ def test_errors_are_told_in_one_line(tmp_path):
         (preparing, {"dataset": "pose", "raw": "nowhere"}, "nowhere is no folder with"),
         (describe, {}, "--dataset is missing; choose one of: dermnet"),
         (describe, {"dataset": "pose"}, "pose is not prepared in"),
+        (describe, {"dataset": "own_data"}, "own_data is read from your own files"),
+        (preparing, {"dataset": "own_data"}, "own_data is read from your own files"),
     ],
 )
 def test_bad_arguments(tmp_path, module, values, message):
@@ -98,7 +100,7 @@ def test_bad_arguments(tmp_path, module, values, message):
 
 def test_missing_data_says_what_to_download_and_what_to_run(tmp_path):
     for name in data.DATASETS:
-        if name == "rainbow_mnist":
+        if name in ("rainbow_mnist", "own_data"):
             continue
         with pytest.raises(InputError) as error:
             data.load(name, data_dir=tmp_path)
@@ -110,6 +112,8 @@ def test_missing_data_says_what_to_download_and_what_to_run(tmp_path):
 
 def test_every_builder_tells_who_made_the_data():
     for name in data.DATASETS:
+        if name == "own_data":
+            continue
         info = prepared.builder(name).info
         assert info.description
         assert info.homepage.startswith("http")

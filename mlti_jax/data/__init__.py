@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from mlti_jax.data.own import Inputs, from_arrays, from_folder, from_table
 from mlti_jax.data.pools import (
     ClassPool,
     DomainPool,
@@ -26,17 +27,23 @@ from mlti_jax.data.pools import (
     sample_flat,
     sample_task,
 )
+from mlti_jax.data.summary import describe_splits
 from mlti_jax.errors import InputError, check_options, unknown_name
 
 __all__ = [
     "DATASETS",
     "ClassPool",
     "DomainPool",
+    "Inputs",
     "Pool",
     "RegressionPool",
     "Splits",
     "check_episode",
     "default_data_dir",
+    "describe_splits",
+    "from_arrays",
+    "from_folder",
+    "from_table",
     "load",
     "sample_batch",
     "sample_flat",
@@ -54,6 +61,7 @@ DATASETS = {
     "dermnet": "mlti_jax.data.builders.dermnet",
     "tabula_muris": "mlti_jax.data.builders.tabula_muris",
     "huffpost": "mlti_jax.data.builders.huffpost",
+    "own_data": "mlti_jax.data.own_data",
 }
 
 

@@ -7,7 +7,7 @@ import os
 from mlti_jax import data
 from mlti_jax.data import prepared
 from mlti_jax.data.builders.base import DatasetBuilder
-from mlti_jax.data.pools import ClassPool, DomainPool, Pool
+from mlti_jax.data.summary import pool_lines
 
 LARGE = 4 * 2**30  # bytes of records
 
@@ -32,15 +32,7 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
             return "\n".join(lines)
     splits = data.load(name, data_dir=data_dir)
     lines.append(f"As loaded by default: {splits.note}")
-    for split in ("train", "validation", "test"):
-        pool = getattr(splits, split)
-        if pool is None:
-            lines.append(
-                f"{split}: none in the paper; nothing is selected, and a run reports"
-                " its last checkpoint"
-            )
-        else:
-            lines += [f"{split}: {_size(pool)}", *_table(pool)]
+    lines += pool_lines(splits, missing="none in the paper")
     return "\n".join(lines)
 
 
@@ -51,36 +43,3 @@ def _record_counts(builder: DatasetBuilder, split: str) -> str:
         return f"{text} of {len(counts)} {builder.GROUPED_BY[0]}s"
     groups = [f"{name} {prepared.total(count):,}" for name, count in counts.items()]
     return f"{text} ({', '.join(groups)})"
-
-
-def _size(pool: Pool) -> str:
-    count = int(pool.count.sum())
-    if isinstance(pool, ClassPool):
-        return f"{count:,} samples of {len(pool.classes)} classes"
-    if isinstance(pool, DomainPool):
-        domains, classes = len(pool.domains), len(pool.classes)
-        return f"{count:,} samples of {domains} domains with {classes} classes"
-    return f"{count:,} samples of {len(pool.domains)} objects"
-
-
-def _table(pool: Pool) -> list[str]:
-    """Counts, one domain a line, or several classes a line."""
-    if isinstance(pool, DomainPool):
-        width = max(len(name) for name in ("", *pool.domains))
-        header = " ".join(f"{name:>9}" for name in pool.classes)
-        rows = [f"  {'':{width}} {header}"]
-        for name, counts in zip(pool.domains, pool.count.tolist(), strict=True):
-            cells = " ".join(f"{count:>9,}" for count in counts)
-            rows.append(f"  {name:{width}} {cells}")
-        return rows
-    names = pool.classes if isinstance(pool, ClassPool) else pool.domains
-    cells = [
-        f"{name} {count:,}"
-        for name, count in zip(names, pool.count.tolist(), strict=True)
-    ]
-    width = max(map(len, cells)) + 2
-    columns = max(1, 86 // width)
-    return [
-        "  " + "".join(f"{cell:{width}}" for cell in cells[i : i + columns]).rstrip()
-        for i in range(0, len(cells), columns)
-    ]

@@ -10,18 +10,12 @@ import numpy as np
 
 from mlti_jax.data import raw
 from mlti_jax.data.builders.base import Example
-from mlti_jax.errors import InputError
+from mlti_jax.errors import InputError, first_few
 
 
 def split_names(text: str) -> tuple[str, ...]:
     """The names in a text with white space between them."""
     return tuple(text.split())
-
-
-def first_few(names: Sequence[str]) -> str:
-    """Names for a message that must stay short."""
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
 
 
 def check_classes(

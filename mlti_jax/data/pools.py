@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import flax.struct
 import jax
@@ -24,6 +25,9 @@ import numpy as np
 from mlti_jax.data import arrays
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, Batch, PyTree, Task
+
+if TYPE_CHECKING:
+    from mlti_jax.data.own.inputs import Inputs
 
 
 @flax.struct.dataclass
@@ -204,20 +208,31 @@ class Splits:
       setting: `label_sharing`, `non_label_sharing` or `regression`.
       train: pool for meta-training.
       validation: pool to choose models on; None where the paper's data has none.
-      test: pool for meta-testing.
+      test: pool for meta-testing; None where users keep no task of their own back.
       note: one sentence for people, saying which data this is.
       source: where the samples came from, for datasets with more than one source.
       images_per_class: images a class and domain, for datasets that let one choose.
+      inputs: how users' raw data became samples; new data is treated alike.
+      details: sentences on what was found in users' data, and what was done to it.
     """
 
     name: str
     setting: str
     train: Pool
     validation: Pool | None
-    test: Pool
+    test: Pool | None
     note: str
     source: str | None = None
     images_per_class: int | None = None
+    inputs: Inputs | None = None
+    details: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """What the dataset holds and what was done to it, with counts."""
+        from mlti_jax.data.summary import describe_splits
+
+        return describe_splits(self)
 
 
 def sample_task(

@@ -25,7 +25,13 @@ def builder(
     """The TFDS builder of a dataset, whether it has been prepared or not."""
     if name not in DATASETS:
         raise unknown_name("dataset", name, DATASETS)
-    importlib.import_module(DATASETS[name])  # which tells TFDS of it
+    module = importlib.import_module(DATASETS[name])  # which tells TFDS of it
+    if getattr(module, "READ_AS_IT_IS", False):
+        raise InputError(
+            f"{name} is read from your own files as they are, and not prepared; give"
+            f" their path to experiments.run (--config.dataset.path), or to"
+            " mlti_jax.data"
+        )
     folder = pathlib.Path(data_dir or default_data_dir()).expanduser()
     return tfds.builder(name, data_dir=folder, file_format="array_record")
 

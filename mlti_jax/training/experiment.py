@@ -6,7 +6,7 @@ import dataclasses
 import math
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from mlti_jax.errors import InputError, unknown_name
 from mlti_jax.learners import Learner
 from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
+from mlti_jax.training.defaults import fill_in
 from mlti_jax.training.evaluation import Evaluator
 from mlti_jax.training.step import Episode, TrainState, adam, init_state
 from mlti_jax.types import Array
@@ -32,7 +33,7 @@ class Experiment:
     """All that a run is made of, see `build`.
 
     Attributes:
-      config: as given.
+      config: as given, with what it left open filled in.
       splits: the data.
       learner, strategy, optimiser: the method.
       episode: size of the training tasks.
@@ -110,25 +111,32 @@ class Experiment:
         return self.splits.setting == "non_label_sharing"
 
 
-def build(config: Any, data_dir: str | None = None) -> Experiment:
+def build(
+    config: Any, data_dir: str | None = None, splits: Splits | None = None
+) -> Experiment:
     """Builds the parts of a run and checks that they fit together.
 
     Args:
-      config: a `ConfigDict` with the fields of `experiments/configs`.
+      config: a `ConfigDict` with the fields of `training.config.base_config`.
       data_dir: where prepared data lives; None for the default.
+      splits: the data, where it is at hand; None: it is loaded, as `config.dataset`
+        says.
     """
     _check_config(config)
     # Names are checked before data is read, which takes longer.
     strategies.parse(config.strategy.name)
     for kind, name, known in (
         ("learner", config.learner.name, learners.LEARNERS),
-        ("backbone", config.backbone.name, backbones.BACKBONES),
+        # An empty name leaves the network open.
+        ("backbone", config.backbone.name, {"", *backbones.BACKBONES}),
     ):
         if name not in known:
-            raise unknown_name(kind, name, known)
-    options = _options(config.dataset)
-    splits = data.load(options.pop("name"), data_dir=data_dir, **options)
-    notes = [splits.note]
+            raise unknown_name(kind, name, filter(None, known))
+    if splits is None:
+        options = _options(config.dataset)
+        splits = data.load(options.pop("name"), data_dir=data_dir, **options)
+    config, chosen = fill_in(config, splits)
+    notes = [splits.summary if splits.details else splits.note, *chosen]
     episode = Episode(config.task.ways, config.task.shots, config.task.queries)
     eval_episode = episode._replace(queries=config.eval.queries)
     if splits.source == "builtin":
@@ -141,34 +149,7 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
     ):
         if pool is not None:
             data.check_episode(pool, **size._asdict())
-
-    network = config.backbone.name
-    regression = splits.setting == "regression"
-    objective = learners.REGRESSION if regression else learners.CLASSIFICATION
-    learner = learners.make(
-        config.learner.name,
-        backbones.make(
-            network, **_options(config.backbone.get(network, {}))
-        ).computing_in(config.train.compute_dtype),
-        splits.train.y.shape[-1] if regression else episode.ways,
-        objective=objective,
-        facts=_pool_facts(splits.train),
-        **_options(config.learner.get(config.learner.name, {})),
-    )
-    names = strategies.parse(config.strategy.name)
-    strategies.check_applicable(names, config.learner.name, learner.family)
-    form, labels = strategies.form_and_labels(splits.setting, learner)
-    strategy = strategies.make(
-        config.strategy.name,
-        interpolation={
-            "form": form,
-            **_options(config.interpolation),
-        },
-        labels=labels,
-        options={name: _options(config.strategy.get(name, {})) for name in names},
-    )
-    strategies.check_layers(learner, strategy)
-    strategies.check_batch_size(strategy, config.train.meta_batch_size)
+    learner, strategy = make_method(config, MethodFacts.of(splits, episode.ways))
     plan = plan_for(
         splits.train.x,
         config.train.meta_batch_size,
@@ -198,18 +179,68 @@ def build(config: Any, data_dir: str | None = None) -> Experiment:
     return experiment
 
 
+class MethodFacts(NamedTuple):
+    """What a learner and a strategy must know of the data they are for.
+
+    Attributes:
+      setting: `label_sharing`, `non_label_sharing` or `regression`.
+      outputs: classes of a task, or length of a regression target.
+      base_groups, base_classes: of the training pool, for learners with heads of
+        their own for its classes.
+    """
+
+    setting: str
+    outputs: int
+    base_groups: int
+    base_classes: int
+
+    @classmethod
+    def of(cls, splits: Splits, ways: int) -> MethodFacts:
+        """The facts of a dataset, for tasks of `ways` classes."""
+        pool = splits.train
+        regression = splits.setting == "regression"
+        return cls(
+            setting=splits.setting,
+            outputs=pool.y.shape[-1] if regression else ways,
+            base_groups=int(np.size(pool.count)),
+            base_classes=0 if regression else len(pool.classes),
+        )
+
+
+def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
+    """The learner and the strategy that a config asks for; needs no data."""
+    network = config.backbone.name
+    regression = facts.setting == "regression"
+    learner = learners.make(
+        config.learner.name,
+        backbones.make(
+            network, **_options(config.backbone.get(network, {}))
+        ).computing_in(config.train.compute_dtype),
+        facts.outputs,
+        objective=learners.REGRESSION if regression else learners.CLASSIFICATION,
+        facts={"base_groups": facts.base_groups, "base_classes": facts.base_classes},
+        **_options(config.learner.get(config.learner.name, {})),
+    )
+    names = strategies.parse(config.strategy.name)
+    strategies.check_applicable(names, config.learner.name, learner.family)
+    form, labels = strategies.form_and_labels(facts.setting, learner)
+    strategy = strategies.make(
+        config.strategy.name,
+        interpolation={
+            "form": form,
+            **_options(config.interpolation),
+        },
+        labels=labels,
+        options={name: _options(config.strategy.get(name, {})) for name in names},
+    )
+    strategies.check_layers(learner, strategy)
+    strategies.check_batch_size(strategy, config.train.meta_batch_size)
+    return learner, strategy
+
+
 def _options(section: Mapping[str, Any]) -> dict[str, Any]:
     """A config section as keyword arguments; fields left at None are left out."""
     return {name: value for name, value in section.items() if value is not None}
-
-
-def _pool_facts(pool: data.Pool) -> dict[str, int]:
-    """What learners with heads for the training classes need to know of them."""
-    regression = isinstance(pool, data.RegressionPool)
-    return {
-        "base_groups": int(np.size(pool.count)),
-        "base_classes": 0 if regression else len(pool.classes),
-    }
 
 
 def _checksum(pool: data.Pool) -> int:

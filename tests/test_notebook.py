@@ -1,0 +1,70 @@
+"""The notebook runs from start to end, with few steps."""
+
+import os
+import pathlib
+import re
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = pathlib.Path(__file__).parent.parent
+NOTEBOOK = ROOT / "docs" / "colab.ipynb"
+FEWER = {"STEPS": 4, "TEST_TASKS": 6, "VALIDATION_TASKS": 4}
+
+
+@pytest.fixture
+def notebook():
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+def with_fewer(source: str) -> str:
+    """The parameters cell with other values; each must be there once."""
+    for name, value in FEWER.items():
+        source, found = re.subn(rf"(?m)^{name} = \d+", f"{name} = {value}", source)
+        assert found == 1, name
+    return source
+
+
+def printed(notebook) -> str:
+    return "".join(
+        output.text
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if output.output_type == "stream"
+    )
+
+
+def test_is_valid_and_has_no_outputs(notebook):
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+@pytest.mark.slow
+def test_runs_from_start_to_end(notebook, tmp_path, monkeypatch):
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", ())]
+    (parameters,) = tagged
+    parameters.source = with_fewer(parameters.source)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=600, resources=resources).execute()
+    text = printed(notebook)
+    assert "uses the CPU" in text
+    assert "on the same 6 test tasks" in text
+    assert "% right" in text
+    pictures = [
+        output
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "image/png" in output.get("data", {})
+    ]
+    assert len(pictures) == 3
+    for name in ("tasks.png", "learning_curves.png", "model/manifest.json"):
+        assert (tmp_path / "mlti_colab" / name).is_file()

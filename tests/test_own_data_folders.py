@@ -1,0 +1,203 @@
+"""Users' folders of pictures as pools."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mlti_jax import data
+from mlti_jax.errors import InputError
+
+RNG = np.random.default_rng(0)
+
+
+def save(path, height=8, width=6, mode="RGB", **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = (height, width) if mode in ("L", "1") else (height, width, len(mode))
+    pixels = RNG.integers(0, 256, shape).astype(np.uint8)
+    Image.fromarray(pixels).convert(mode).save(path, **options)
+    return pixels
+
+
+@pytest.fixture
+def classes(tmp_path):
+    """Five classes of three pictures, and their pixels by class."""
+    pixels = {
+        name: np.stack([save(tmp_path / name / f"{i}.png") for i in range(3)])
+        for name in ("ant", "bee", "cat", "dog", "elk")
+    }
+    return tmp_path, pixels
+
+
+@pytest.fixture
+def domains(tmp_path):
+    """Three tasks with two classes of two pictures."""
+    for task in ("day", "dusk", "night"):
+        for name in ("cat", "dog"):
+            for i in range(2):
+                save(tmp_path / task / name / f"{i}.png")
+    return tmp_path
+
+
+def test_class_folders(classes):
+    root, pixels = classes
+    (root / ".DS_Store").write_text("hidden")
+    (root / "ant" / ".hidden.txt").write_text("hidden")
+    (root / "bee" / "Thumbs.db").write_text("hidden")
+    splits = data.from_folder(root, test=["bee", "dog"])
+    assert splits.setting == "non_label_sharing"
+    assert splits.train.classes == ("ant", "cat", "elk")
+    assert splits.test.x.dtype == np.uint8
+    expected = np.concatenate([pixels["bee"], pixels["dog"]])
+    np.testing.assert_array_equal(splits.test.x, expected)
+    assert splits.source == root.name
+    assert "15 samples of 5 classes" in splits.summary
+    assert "inputs: uint8 [8, 6, 3]" in splits.summary
+    assert "scaled" not in splits.summary
+
+
+def test_domain_and_class_folders(domains):
+    splits = data.from_folder(domains, test=["night"])
+    assert splits.setting == "label_sharing"
+    assert splits.train.domains == ("day", "dusk")
+    assert splits.inputs.label_names == splits.train.classes == ("cat", "dog")
+    other = data.from_folder(domains, setting="non_label_sharing", test=0.3)
+    assert "day/cat" in other.train.classes + other.test.classes
+
+
+def test_pictures_are_scaled(classes):
+    root, _ = classes
+    save(root / "ant" / "large.jpg", 40, 20)
+    splits = data.from_folder(root, size=16)
+    assert splits.train.x.shape[1:] == (16, 16, 3)
+    assert "scaled to 16x16: 16 pictures, of 8x6 to 40x20 pixels" in splits.summary
+    wide = data.from_folder(root, size=(8, 6), test=["ant", "bee"])
+    assert wide.test.x.shape[1:] == (8, 6, 3)
+    assert "scaled to 8x6: 1 pictures, of 8x6 to 40x20" in wide.summary
+    with Image.open(root / "ant" / "large.jpg") as image:
+        expected = image.resize((6, 8), Image.Resampling.LANCZOS)
+    assert (np.asarray(wide.test.x) == np.asarray(expected)).all(axis=(1, 2, 3)).any()
+    # New files are treated alike; arrays must have the size.
+    found = wide.inputs([root / "ant" / "large.jpg", str(root / "bee" / "0.png")])
+    np.testing.assert_allclose(found[0], np.asarray(expected) / 255, atol=1e-6)
+    assert wide.inputs(root / "ant" / "large.jpg").shape == (1, 8, 6, 3)
+    np.testing.assert_array_equal(wide.inputs.compact(wide.test.x), wide.test.x)
+
+
+def test_new_files_are_not_scaled_unless_training_was(classes, tmp_path):
+    root, _ = classes
+    inputs = data.from_folder(root).inputs
+    save(tmp_path.parent / "new.png", 9, 9)
+    with pytest.raises(InputError, match=r"new.png has 9x9 .* expected 8x6"):
+        inputs(tmp_path.parent / "new.png")
+
+
+def test_grey_pictures(tmp_path):
+    for name in "abcd":
+        pixels = [save(tmp_path / name / f"{i}.png", mode="L") for i in range(2)]
+    splits = data.from_folder(tmp_path, test=["c", "d"])
+    assert splits.test.x.shape == (4, 8, 6, 1)
+    np.testing.assert_array_equal(splits.test.x[2:, ..., 0], pixels)
+    colour = save(tmp_path / "a" / "colour.png")
+    mixed = data.from_folder(tmp_path, test=["a", "b"])
+    assert mixed.test.x.shape == (5, 8, 6, 3)
+    assert "8 grey pictures among coloured ones: all in colour" in mixed.summary
+    assert (np.asarray(mixed.test.x) == colour).all(axis=(1, 2, 3)).sum() == 1
+    # What was grey in training is made grey.
+    new = splits.inputs.compact(tmp_path / "a" / "colour.png")
+    assert new.shape == (1, 8, 6, 1)
+
+
+def test_formats_and_orientation(tmp_path):
+    for name in "abcd":
+        for i, mode in enumerate(["RGB", "RGBA"]):
+            save(tmp_path / name / f"{i}.png", mode=mode)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    save(tmp_path / "a" / "turned.jpg", 6, 8, exif=exif)
+    save(tmp_path / "a" / "palette.gif", mode="L")
+    splits = data.from_folder(tmp_path)
+    assert splits.train.x.shape[1:] == (8, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (
+            lambda root: save(root / "bee" / "9.png", 10, 6),
+            {},
+            "differ in size: .*0.png has 8x6 pixels .*9.png has 10x6.*as size=84",
+        ),
+        (
+            lambda root: (root / "bee" / "notes.txt").write_text("no picture"),
+            {},
+            "bee/notes.txt is no picture.*remove it",
+        ),
+        (
+            lambda root: (root / "bee" / "0.png").write_bytes(
+                (root / "bee" / "0.png").read_bytes()[:80]
+            ),
+            {},
+            "bee/0.png is damaged",
+        ),
+        (
+            lambda root: (root / "bee" / "labels.csv").write_text(""),
+            {},
+            "bee/labels.csv is no picture",
+        ),
+        (
+            lambda root: (root / "list.txt").write_text(""),
+            {},
+            "list.txt lies in .* itself; expected class/picture or task/class/picture",
+        ),
+        (
+            lambda root: save(root / "fox" / "red" / "0.png"),
+            {},
+            "lies in a folder of .* but .*fox/red/0.png in a folder inside of one",
+        ),
+        (
+            lambda root: save(root / "fox" / "red" / "old" / "0.png"),
+            {},
+            "red/old is a folder inside of a class",
+        ),
+        (lambda root: (root / "fox").mkdir(), {}, "the folder .*fox is empty"),
+        (
+            lambda root: save(root / "fox" / "0.png"),
+            {},
+            "class 'fox' has 1 sample; it needs two",
+        ),
+        (
+            lambda root: Image.fromarray(np.ones((8, 6), np.uint16)).save(
+                root / "bee" / "deep.png"
+            ),
+            {},
+            "deep.png has more than 8 bits a pixel",
+        ),
+        (lambda root: None, {"size": 0}, "size is 0"),
+        (lambda root: None, {"size": (8, 8, 3)}, r"size is \(8, 8, 3\)"),
+        (lambda root: None, {"size": 4096}, "would take 1 GB of memory; scale them"),
+        (lambda root: None, {"test": ["be"]}, r"did you mean 'bee'\?"),
+        (lambda root: None, {"setting": "label_sharing"}, "but no tasks are given"),
+    ],
+)
+def test_what_is_refused(classes, monkeypatch, change, options, message):
+    root, _ = classes
+    change(root)
+    monkeypatch.setattr("mlti_jax.data.own.folders.LARGEST", 2**29)
+    with pytest.raises(InputError, match=message):
+        data.from_folder(root, **options)
+
+
+def test_a_task_that_lacks_a_class(domains):
+    for path in (domains / "dusk" / "cat").iterdir():
+        path.unlink()
+    (domains / "dusk" / "cat").rmdir()
+    save(domains / "dusk" / "elk" / "0.png")
+    save(domains / "dusk" / "elk" / "1.png")
+    with pytest.raises(InputError, match="task 'day' has no sample of class 'elk'"):
+        data.from_folder(domains)
+    assert data.from_folder(domains, setting="non_label_sharing").train is not None
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(InputError, match="there is no folder .*nowhere"):
+        data.from_folder(tmp_path / "nowhere")
