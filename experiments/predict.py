@@ -68,6 +68,7 @@ def main(argv: list[str]) -> None:
     columns = predicted_columns(model, x)
     write_columns(output, {**known, **_without_clash(known, columns)})
     print(f"{len(next(iter(columns.values())))} predictions in {output}")
+    print(probabilities_note(learner))
 
 
 def load_model(path: str, data_dir: str | None = None) -> FittedLearner:
@@ -76,9 +77,7 @@ def load_model(path: str, data_dir: str | None = None) -> FittedLearner:
     if (folder / "results.json").is_file() and not (folder / MANIFEST).is_file():
         experiment, variables, _ = finished_run.load(folder, data_dir)
         result = read_json(folder / "results.json")
-        learner = from_experiment(experiment, variables, result)
-        print(probabilities_note(learner))
-        return learner
+        return from_experiment(experiment, variables, result)
     return load(folder)
 
 

@@ -25,7 +25,7 @@ from api_cases import (
 import mlti_jax
 from experiments import finished_run
 from mlti_jax.api.configuring import choose_config, flat_fields
-from mlti_jax.data import Splits, own_data
+from mlti_jax.data import Splits, from_arrays, own_data
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.training import Checkpoints, build, mean_and_interval, train_and_evaluate
 from mlti_jax.training.config import base_config
@@ -316,6 +316,27 @@ def test_evaluate_on_other_tasks_and_sizes():
 def test_evaluate_refuses(name, call, message):
     with pytest.raises(InputError, match=message):
         fitted(name).evaluate(**call)
+
+
+def test_tasks_standardised_by_other_statistics_are_brought_back():
+    """The same raw samples give the same values, whatever else was in their table."""
+    tasks = {
+        f"task{i}": (
+            100 * i + 50 * np.concatenate([samples(f"{i}a"), samples(f"{i}b")]),
+            np.repeat([0, 1], 12),
+        )
+        for i in range(6)
+    }
+    splits = from_arrays(tasks, test=["task0", "task1"], standardise=True)
+    learner = fit_small(splits, **{"eval.num_tasks": 4})
+    own = learner.evaluate(num_tasks=8).per_task
+    few = {name: tasks[name] for name in ("task0", "task1", "task5")}
+    for standardise in (True, False):
+        other = from_arrays(few, test=["task0", "task1"], standardise=standardise)
+        assert other.inputs.mean != splits.inputs.mean
+        found = learner.evaluate(other, num_tasks=8).per_task
+        np.testing.assert_allclose(found, own, atol=0.1)
+        assert np.mean(found == own) > 0.7  # rounding may move a sample or two
 
 
 def test_evaluate_refuses_samples_of_another_shape():

@@ -328,7 +328,11 @@ def support_with(change):
             lambda x, y: (x, [None, *y[1:]]),
             "support set: y is empty, NaN",
         ),
-        ("protonet", lambda x, y: (x, np.array([3, *y[1:]], object)), "y mixes"),
+        (
+            "protonet",
+            lambda x, y: (x, np.array([3, *y[1:]], object)),
+            "expected text only",
+        ),
         ("protonet", lambda x, y: (x, np.linspace(0, 1, 9)), "text, whole numbers"),
         ("protonet", lambda x, y: (x, np.eye(3)[[0] * 9]), r"shape \[9, 3\]"),
         (

@@ -1,13 +1,15 @@
 """Users' arrays as pools: what becomes of labels and values, and what is refused."""
 
+import datetime
 import functools
 
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from property_settings import settings_of
 
 from mlti_jax import data
 from mlti_jax.data.own.standardisation import statistics
@@ -94,6 +96,7 @@ def test_targets(width):
         ([0.5, 1.5], "regression", ()),
         (np.array(["b", "a"], object), "label_sharing", ("a", "b")),
         (np.array([b"b", b"a"]), "label_sharing", ("a", "b")),
+        (["b ", "a"], "label_sharing", ("a", "b")),
     ],
 )
 def test_labels_decide_the_setting(labels, setting, names):
@@ -192,7 +195,7 @@ def test_statistics_of_features_without_a_spread():
     np.testing.assert_allclose(scale, [1, 1, np.sqrt(8.25)])
 
 
-@settings(deadline=None, max_examples=25)
+@settings_of(max_examples=25)
 @given(
     classes=st.integers(2, 4),
     per_class=st.integers(2, 5),
@@ -295,12 +298,22 @@ SINGLE = {"a": np.ones((3, 2)), "b": np.ones((1, 2)), "c": np.ones((3, 2))}
         (
             changed("ward_1", y=np.array(["cold", 3] * 4, object)),
             {},
-            r"mixes 'cold' \(str\) and 3 \(int\)",
+            r"mixes 'cold' \(str\) and 3 \(int\); expected text only, or numbers only",
         ),
         (
             changed("ward_1", y=[0, 1] * 4),
             {},
             "y of task 'ward_1' has dtype int64, but",
+        ),
+        (
+            changed("ward_1", y=np.array([datetime.date(2020, 1, 1)] * 8)),
+            {},
+            r"holds datetime.date\(2020, 1, 1\) \(date\); expected text only",
+        ),
+        (
+            changed("ward_1", y=[]),
+            {},
+            r"y of task 'ward_1' is \[\]; expected one value",
         ),
         (changed("ward_1", y=["cold", "ill"]), {}, r"has shape \[2\], but x has 8"),
         (changed("ward_1", y="cold"), {}, "y of task 'ward_1' is cold; expected one"),
@@ -400,14 +413,19 @@ def test_the_summary_names_what_to_look_at():
     wide = {f"t{i}": (x, 1000 * x[:, 0] / np.abs(x[:, 0]).max()) for i in range(3)}
     text = data.from_arrays(wide).summary
     assert "features differ in spread by a factor of" in text
-    assert "targets are as large as 1e+03" in text
+    assert "targets of the training tasks: from -" in text
+    assert "learning rates suit targets of about 1: scale these" in text
+    pictures = {c: 255.0 * RNG.uniform(size=(2, 4, 4, 1)) for c in "abcd"}
+    assert "pictures hold floats up to 25" in data.from_arrays(pictures).summary
+    pictures = {c: x / 255 for c, x in pictures.items()}
+    assert "pictures hold floats" not in data.from_arrays(pictures).summary
     assert "100.0% of the test samples also stand, alike, in the training" in text
     whole = {str(i): (RNG.normal(size=(4, 2)), [0.0, 1.0] * 2) for i in range(3)}
     assert (
         "setting='regression' takes them as targets" in data.from_arrays(whole).summary
     )
     quiet = data.from_arrays(tasks()).summary
-    for word in ("alike", "spread", "only", "large"):
+    for word in ("alike", "spread", "only", "learning rates", "floats"):
         assert word not in quiet
 
 

@@ -6,8 +6,9 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_settings import settings_of
 
 from mlti_jax import data
 from mlti_jax.data import Inputs
@@ -37,7 +38,7 @@ def test_json_makes_the_same_record(inputs):
     assert Inputs.from_json(inputs.to_json()) == inputs
 
 
-@settings(deadline=None, max_examples=30)
+@settings_of(max_examples=30)
 @given(
     st.lists(
         st.tuples(
@@ -116,6 +117,7 @@ def test_new_rows_of_a_table(tmp_path):
         (VECTORS, np.ones(3), r"which is one sample.*x\[None\]"),
         (VECTORS, np.ones(5), r"x has shape \[5\]; expected \[N, 3\]"),
         (VECTORS, [[1, 2, np.nan]], "x has NaN"),
+        (VECTORS, [[1, 2, 3], [1]], "x is no array.*different lengths"),
         (
             VECTORS,
             {"a": np.ones((2, 3))},
@@ -169,6 +171,7 @@ def test_molecules():
     np.testing.assert_array_equal(bits, expected)
     np.testing.assert_array_equal(MOLECULES.compact({"drug": texts}), bits)
     np.testing.assert_array_equal(MOLECULES.compact(np.array(texts)), bits)
+    np.testing.assert_array_equal(MOLECULES.compact(bits), bits)
     assert MOLECULES(texts).dtype == jnp.float32
     with pytest.raises(InputError, match="can't read the molecule 'C1' in row 1"):
         MOLECULES(["CCO", "C1"])

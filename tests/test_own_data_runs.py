@@ -183,6 +183,12 @@ def test_a_config_is_filled_in_and_only_where_it_is_open():
     assert fill_in(full, splits)[0] is full
 
 
+def test_a_run_needs_test_tasks():
+    splits = data.from_arrays({"a": np.zeros((9, 3)), "b": np.ones((9, 3))}, test=None)
+    with pytest.raises(InputError, match="keeps no tasks back to test on"):
+        build(own_data.get_config("learner=protonet"), splits=splits)
+
+
 def test_every_option_of_the_dataset_is_a_field():
     config = own_data.get_config()
     options = set(inspect.signature(load).parameters) - {"data_dir"}

@@ -1,8 +1,9 @@
 """Which of a user's tasks are kept back."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_settings import settings_of
 
 from mlti_jax.data.own import split_names
 from mlti_jax.errors import InputError
@@ -48,7 +49,7 @@ def test_seeds_draw_different_tasks_and_validation_does_not_move_the_test():
         assert split(validation=0.3, seed=seed)["test"] == alone
 
 
-@settings(deadline=None, max_examples=50)
+@settings_of(max_examples=50)
 @given(
     names=st.sets(st.text(min_size=1), min_size=6, max_size=30),
     validation=st.none() | st.floats(0.01, 0.3),

@@ -88,6 +88,16 @@ def test_columns_can_be_chosen_and_left_as_they_are():
     np.testing.assert_array_equal(one.test.x, same.test.x)
 
 
+def test_columns_without_names():
+    ill, ward = np.arange(40) % 2, np.arange(40) // 10
+    table = pd.DataFrame(np.column_stack([ward, np.arange(40), np.ones(40), ill]))
+    splits = data.from_table(table, label=3, task=0, test=[2])
+    assert splits.inputs.columns == ("1", "2")
+    assert splits.test.domains == ("2",)
+    splits = data.from_table(table, label=3, task=0, features=[2])
+    assert splits.inputs.columns == ("2",)
+
+
 def test_constant_columns_are_told():
     table = frame()
     table["zero"] = 0.1

@@ -11,8 +11,8 @@ for validation, so that the last checkpoint is reported, unless
 `--config.dataset.validation` says otherwise. The network (mlp for vectors, conv4 for
 pictures), how samples are mixed (Mixup or CutMix) and the classes of a task are chosen
 by the data, and can be set: `backbone.name`, `interpolation.method` with
-`interpolation.layers`, `task.ways`. 2,000 steps on vectors take a minute or two on a
-CPU, on pictures longer: there are few tasks, and much training learns them by heart.
+`interpolation.layers`, `task.ways`. Few tasks are soon learned by heart, hence 2,000
+steps; on 1,200 molecules of six assays they took a minute on one CPU core.
 """
 
 from ml_collections.config_dict import placeholder

@@ -86,6 +86,9 @@ class AdaptedModel:
     def predict(self, x: PyTree) -> Prediction:
         """Labels and probabilities of new samples `[N, ...]`.
 
+        Each call adapts anew, which is what takes the time where queries are few: ask
+        for many at once.
+
         Programs are compiled for 1, 2, 4, ... up to `QUERIES_PER_PASS` samples; other
         numbers are filled up, and larger ones taken in passes. Where the learner's
         `queries_interact`, all samples are taken at once, as they are.

@@ -54,7 +54,7 @@ class Comparison(NamedTuple):
         return (
             f"{verdict} ({result['metric']} "
             f"{format_interval(result, mean, ci95, sign='+')} against {first}, on the "
-            f"same {result['num_tasks']} test tasks; {values})"
+            f"same {result['num_tasks']} test tasks, one training run each; {values})"
         )
 
 

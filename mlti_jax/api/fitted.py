@@ -12,11 +12,11 @@ import numpy as np
 
 from mlti_jax.api.adapted import AdaptedModel, naming
 from mlti_jax.api.calibration import Calibration
+from mlti_jax.api.held_out import check_outputs, held_out_pool, listed
 from mlti_jax.api.labels import as_labels, as_targets, training_numbers
 from mlti_jax.api.saving import save
-from mlti_jax.data import Pool, Splits, check_episode
-from mlti_jax.data.own.inputs import Inputs, Leaf, leaves_of
-from mlti_jax.errors import InputError, check_range, first_few
+from mlti_jax.data import Inputs, Pool, Splits, check_episode
+from mlti_jax.errors import InputError, check_range
 from mlti_jax.learners import Learner, Variables
 from mlti_jax.parallel import plan_for
 from mlti_jax.progress import Progress
@@ -167,9 +167,9 @@ class FittedLearner:
         name = self.config.learner.name
         if sharing and shared is None:
             raise InputError(
-                f"y has the classes {_listed(classes)}, and {name} has an output for "
+                f"y has the classes {listed(classes)}, and {name} has an output for "
                 "each of the classes that its training tasks share, "
-                f"{_listed(self.classes)}; use these names, or fit a metric-based "
+                f"{listed(self.classes)}; use these names, or fit a metric-based "
                 "learner such as protonet, which takes any classes"
             )
         if sharing:
@@ -209,20 +209,20 @@ class FittedLearner:
         task.
 
         Args:
-          tasks: whose test pool to draw tasks from, or a pool; None: the data that the
-            learner was fitted on.
+          tasks: whose test pool to draw tasks from; or a pool, whose samples are taken
+            as they are; None: the data that the learner was fitted on.
           num_tasks: how many tasks.
           ways, shots, queries: the size of a task; as in `fit` if not given.
         """
         check_range("num_tasks", num_tasks, 10**7, smallest=2)
-        pool, config = self._pool(tasks), self.config
+        pool, config = held_out_pool(self, tasks), self.config
         episode = Episode(
             config.task.ways if ways is None else ways,
             config.task.shots if shots is None else shots,
             self.result["queries"] if queries is None else queries,
         )
         check_episode(pool, **episode._asdict())
-        self._check_outputs(pool, episode.ways)
+        check_outputs(self, pool, episode.ways)
         plan = plan_for(pool.x, config.train.meta_batch_size)
         evaluator = Evaluator(
             self.learner,
@@ -238,57 +238,7 @@ class FittedLearner:
         name = self.learner.objective.metric_name
         return Evaluation(name, *mean_and_interval(values), values)
 
-    def _pool(self, tasks: Splits | Pool | None) -> Pool:
-        if tasks is None and self.splits is None:
-            raise InputError(
-                "this learner was loaded and has no tasks of its own; give tasks. What "
-                "it reached on the test tasks of its training stands in its `result`"
-            )
-        pool = self.splits if tasks is None else tasks
-        if isinstance(pool, Splits):
-            pool = pool.test
-        if not isinstance(pool, Pool):
-            raise InputError(
-                f"tasks is of type {type(pool).__name__}; expected Splits, as from "
-                "mlti_jax.data.from_arrays, or a pool"
-            )
-        there, here = leaves_of(pool.x), self.inputs.leaves
-        if there != here:
-            raise InputError(
-                f"the tasks' samples are {_shapes(there)}; the learner was trained on "
-                f"{_shapes(here)}"
-            )
-        if self.regression != hasattr(pool, "y"):
-            found, own = ("classes", "targets")[:: 1 if self.regression else -1]
-            raise InputError(f"the tasks have {found}; the learner is for {own}")
-        return pool
-
-    def _check_outputs(self, pool: Pool, ways: int) -> None:
-        """Refuses tasks of classes that a gradient-based learner has no output for."""
-        if self.regression or self.learner.family != "gradient":
-            return
-        name, outputs = self.config.learner.name, self.facts.outputs
-        if ways != outputs:
-            raise InputError(
-                f"{name} was trained on tasks of {outputs} classes and has as many "
-                f"outputs; it can't be evaluated with ways={ways}"
-            )
-        sharing = self.facts.setting == "label_sharing"
-        if sharing and tuple(pool.classes) != self.classes:
-            raise InputError(
-                f"{name} has an output for each of the classes {_listed(self.classes)};"
-                f" the tasks have {_listed(pool.classes)}"
-            )
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all that `mlti_jax.load` needs into a directory: no data, no code."""
 
         save(self, path)
-
-
-def _listed(names: Any) -> str:
-    return first_few([str(name) for name in names])
-
-
-def _shapes(leaves: tuple[Leaf, ...]) -> str:
-    return ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from mlti_jax.data import Inputs, Splits
 from mlti_jax.data.own.inputs import ARRAYS, leaves_of
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.learners import Variables
-from mlti_jax.progress import say, silence
+from mlti_jax.progress import silence
 from mlti_jax.training import Experiment, build, summary, train_and_evaluate
 from mlti_jax.training.experiment import TEST, VALIDATION, MethodFacts
 from mlti_jax.training.finished import tested_variables
@@ -74,7 +75,8 @@ def fit(
             {**(overrides or {}), **fields},
         )
         experiment = build(config, splits=splits)
-        say(choices_note(experiment))
+        notes = (*experiment.notes, choices_note(experiment))
+        experiment = dataclasses.replace(experiment, notes=notes)
         with _directory(workdir) as folder:
             result = train_and_evaluate(experiment, folder)
             variables, _ = tested_variables(experiment, folder)
@@ -174,13 +176,17 @@ def probabilities_note(fitted: FittedLearner) -> str:
             f"{temperature:.3g}): on {test_tasks} test tasks the expected calibration "
             f"error goes from {100 * before:.1f} to {100 * after:.1f} %"
         )
-    reason = (
-        "there are no validation tasks; keep some back, as by "
-        "data.from_arrays(tasks, validation=0.2)"
-        if fitted.splits.validation is None
-        else "no temperature suits the validation tasks, as where all is right"
+    if fitted.splits is None:
+        return "probabilities are not calibrated"
+    if fitted.splits.validation is None:
+        return (
+            "probabilities are not calibrated: there are no validation tasks; keep "
+            "some back, as by data.from_arrays(tasks, validation=0.2)"
+        )
+    return (
+        "probabilities are not calibrated: no temperature suits the validation tasks, "
+        "as where all is classified rightly"
     )
-    return f"probabilities are not calibrated: {reason}"
 
 
 @contextlib.contextmanager

@@ -135,6 +135,11 @@ def build(
     if splits is None:
         options = _options(config.dataset)
         splits = data.load(options.pop("name"), data_dir=data_dir, **options)
+    if splits.test is None:
+        raise InputError(
+            f"{splits.name} keeps no tasks back to test on; name some, or a share of "
+            "them, as test=0.2 (on the command line --config.dataset.test=0.2)"
+        )
     config, chosen = fill_in(config, splits)
     notes = [splits.summary if splits.details else splits.note, *chosen]
     episode = Episode(config.task.ways, config.task.shots, config.task.queries)

@@ -17,7 +17,11 @@ from mlti_jax.data.own.labels import (
     label_tasks,
 )
 from mlti_jax.data.own.splitting import KeptBack
-from mlti_jax.data.own.standardisation import scale_advice, standardising
+from mlti_jax.data.own.standardisation import (
+    pixel_advice,
+    scale_advice,
+    standardising,
+)
 from mlti_jax.data.pools import Splits
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
@@ -115,6 +119,8 @@ def from_samples(
         pooled, details = inputs.standardise(x), [words]
     elif vectors and inputs.dtype == "float32":
         details = scale_advice(x[division.rows("train")])
+    elif len(inputs.shape) == 3 and inputs.dtype == "float32":
+        details = pixel_advice(jax.tree.leaves(pooled)[0])
     return assemble(division, pooled, inputs, note=note, details=details, source=source)
 
 

@@ -81,7 +81,7 @@ def assemble(
         *details,
         division.describe(),
         *_few_tasks(labels, division),
-        *_wide_targets(labels, division),
+        *_targets(labels, division),
         *_leaks(pools),
     ]
     return Splits(
@@ -136,17 +136,21 @@ def _few_tasks(labels: Labels, division: Division) -> list[str]:
     return []
 
 
-def _wide_targets(labels: Labels, division: Division) -> list[str]:
+def _targets(labels: Labels, division: Division) -> list[str]:
+    """Where targets lie, and whether that is far from where learning rates suit."""
     if labels.setting != REGRESSION:
         return []
     targets = labels.y[division.rows("train")].astype(np.float64)
-    largest = np.abs(targets).max()
-    if 1 / FAR_FROM_ONE <= largest <= FAR_FROM_ONE:
-        return []
-    return [
-        f"targets are as large as {largest:.3g}: learning rates suit targets of about"
-        " 1, so scale them, and predictions back"
+    words = [
+        f"targets of the training tasks: from {targets.min():.3g} to"
+        f" {targets.max():.3g}, mean {targets.mean():.3g}, standard deviation"
+        f" {targets.std():.3g}"
     ]
+    if not 1 / FAR_FROM_ONE <= np.abs(targets).max() <= FAR_FROM_ONE:
+        words.append(
+            "learning rates suit targets of about 1: scale these, and predictions back"
+        )
+    return words
 
 
 def _leaks(pools: dict[str, Pool | None]) -> list[str]:

@@ -77,7 +77,7 @@ class Table:
 
     def column(self, name: str) -> pd.Series:
         """A column, or an error that names it."""
-        columns = [str(column) for column in self.frame.columns]
+        name, columns = str(name), [str(column) for column in self.frame.columns]
         if name not in columns:
             raise InputError(
                 f"{self.name} has no column {name!r}{did_you_mean(name, columns)}; its"

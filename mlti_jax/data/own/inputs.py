@@ -81,18 +81,19 @@ class Inputs:
           raw: for `arrays`, an array `[N, ...]` or a pytree as in training; for
             `pictures`, paths of files, or uint8 `[N, H, W, C]`; for `columns`, a table
             (path, DataFrame or dict of columns), or `[N, D]` in the columns' order;
-            for `smiles`, a table, or a list of SMILES.
+            for `smiles`, a table, a list of SMILES, or fingerprints `[N, 1024]`.
         """
         compact = jax.tree.map(jnp.asarray, self.compact(raw))
         return take_inputs(compact, slice(None))
 
     def compact(self, raw: Any) -> PyTree:
         """The same as pools hold it: pictures as uint8, bits as booleans."""
-        if self.kind == SMILES:
+        is_array = isinstance(raw, np.ndarray | jax.Array)
+        if self.kind == SMILES and not (is_array and raw.ndim == 2):
             return self._molecules(raw)
         if self.kind == PICTURES and _are_paths(raw):
             return self._pictures(raw)
-        if self.kind == COLUMNS and not isinstance(raw, np.ndarray | jax.Array | list):
+        if self.kind == COLUMNS and not (is_array or isinstance(raw, list)):
             raw = Table(raw).matrix(self.columns)
         x = self._check(raw)
         return self.standardise(x) if self.mean else self._match(x)
@@ -167,7 +168,10 @@ class Inputs:
     def _check(self, raw: Any) -> PyTree:
         """Arrays of the shapes that were trained with."""
         found = jax.tree_util.tree_leaves_with_path(raw, is_leaf=_is_list)
-        given = {jax.tree_util.keystr(path): np.shape(leaf) for path, leaf in found}
+        given = {
+            jax.tree_util.keystr(path): _as_numpy("x", leaf).shape
+            for path, leaf in found
+        }
         if list(given) != [leaf.path for leaf in self.leaves]:
             raise InputError(
                 f"x has the arrays {list(given)}; expected those of training,"
@@ -251,14 +255,17 @@ def check_arrays(field: str, x: Any) -> PyTree:
     return jax.tree.unflatten(structure, checked)
 
 
-def _check_array(field: str, values: Any) -> np.ndarray:
+def _as_numpy(field: str, values: Any) -> np.ndarray:
     try:
-        values = np.asarray(values)
+        return np.asarray(values)
     except ValueError as error:
         raise InputError(
             f"{field} is no array ({error}); pad rows of different lengths to one"
         ) from error
-    arrays.check_values(field, values)
+
+
+def _check_array(field: str, values: Any) -> np.ndarray:
+    values = arrays.check_values(field, _as_numpy(field, values))
     if values.ndim < 2 or 0 in values.shape:
         raise InputError(
             f"{field} has shape {list(values.shape)}; expected [M, ...], with at least"

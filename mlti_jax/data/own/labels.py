@@ -52,6 +52,8 @@ def clean(
 ) -> np.ndarray:
     """Labels or names as an array of text, booleans or numbers, none missing.
 
+    Spaces around a text are taken away.
+
     Args:
       field: what they are, for errors.
       values: one for each sample.
@@ -61,7 +63,7 @@ def clean(
         values = np.asarray(values)
     except ValueError as error:
         raise InputError(f"{field} is no array ({error})") from error
-    if not values.ndim:
+    if not values.ndim or not values.size:
         raise InputError(f"{field} is {values}; expected one value for each sample")
     if values.dtype.kind == "O":
         values = _typed(field, values, place)
@@ -72,7 +74,8 @@ def clean(
             f"{field} has dtype {values.dtype}; expected text, numbers or booleans"
         )
     if values.dtype.kind == "U":
-        _check_present(field, np.char.strip(values) == "", place)
+        values = np.char.strip(values)
+        _check_present(field, values == "", place)
     elif values.dtype.kind == "f":
         _check_present(field, ~np.isfinite(values), place)
     return values
@@ -90,10 +93,12 @@ def _typed(field: str, values: np.ndarray, place: Callable[[int], str]) -> np.nd
     numeric = [isinstance(v, numbers.Real) and not isinstance(v, bool) for v in flat]
     if all(numeric):
         return values.astype(np.float64)
-    other = next(v for v in flat if type(v) is not type(flat[0]))
+    flat = [value.item() if isinstance(value, np.generic) else value for value in flat]
+    types = {type(value).__name__: value for value in flat}
+    found = " and ".join(f"{value!r} ({name})" for name, value in types.items())
     raise InputError(
-        f"{field} mixes {flat[0]!r} ({type(flat[0]).__name__}) and {other!r}"
-        f" ({type(other).__name__}); expected text only, or numbers only"
+        f"{field} {'mixes' if len(types) > 1 else 'holds'} {found}; expected text only,"
+        " or numbers only"
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mlti_jax.data import raw
 from mlti_jax.errors import InputError
 
 GREY = ("1", "L", "LA", "La")
@@ -59,8 +59,11 @@ def read_picture(path: pathlib.Path, shape: Sequence[int], resize: bool) -> np.n
 
 def in_threads(function: Any, items: Sequence[Any]) -> list[Any]:
     """`map(function, items)`, in order; decoders of pictures do not hold the GIL."""
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(raw.default_processes())
+    try:
         return list(pool.map(function, items))
+    finally:  # After an error the other items are not worth the time.
+        pool.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager

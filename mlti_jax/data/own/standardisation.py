@@ -10,6 +10,8 @@ from mlti_jax.data.own.inputs import Inputs
 
 # Spreads of features that differ by more are told of.
 WIDE = 100.0
+# Pixels of standardised pictures are smaller than this, grey values from 0 to 255 not.
+LARGEST_PIXEL = 10.0
 
 
 def statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -61,6 +63,17 @@ def scale_advice(x: np.ndarray) -> list[str]:
     return [
         f"features differ in spread by a factor of {spread.max() / spread.min():,.0f};"
         " standardise=True gives them one scale"
+    ]
+
+
+def pixel_advice(x: np.ndarray) -> list[str]:
+    """What to say of pictures of floats, `[M, H, W, C]`."""
+    largest = float(np.abs(x).max())
+    if largest <= LARGEST_PIXEL:
+        return []
+    return [
+        f"pictures hold floats up to {largest:.3g}, which are taken as they are; divide"
+        " them by 255, or give uint8, which is"
     ]
 
 

@@ -60,8 +60,11 @@ def from_table(
     """
     source = os.path.basename(table) if isinstance(table, str | os.PathLike) else None
     table = Table(table)
-    for column in filter(None, (label, task, smiles)):
-        table.column(column)
+    # Columns of frames may have numbers for names.
+    label, task, smiles = (None if n is None else str(n) for n in (label, task, smiles))
+    for column in (label, task, smiles):
+        if column is not None:
+            table.column(column)
     if smiles is not None and features is not None:
         raise InputError(
             f"both features and smiles ({smiles!r}) are given; choose one of them"
@@ -127,11 +130,12 @@ def _choose_columns(
     if features is not None:
         if isinstance(features, str):
             features = [name.strip() for name in features.split(",") if name.strip()]
+        features = [str(name) for name in features]
         wrong = [name for name in features if name in taken]
-        if wrong or not len(features):
+        if wrong or not features:
             what = f"{wrong[0]!r} is label or task" if wrong else "it is empty"
-            raise InputError(f"features={list(features)}: {what}; name other columns")
-        return list(features), []
+            raise InputError(f"features={features}: {what}; name other columns")
+        return features, []
     columns, others = table.numeric_columns(taken)
     if not columns:
         raise InputError(
