@@ -50,8 +50,18 @@ def prototypes(embeddings: Array, support: Batch) -> Array:
 
 
 def squared_euclidean(a: Array, b: Array) -> Array:
-    r""":math:`\|a_k - b_r\|^2` for `a [N, D]` and `b [C, D]`, as `[N, C]`."""
-    return jnp.sum((a[:, None] - b[None]) ** 2, axis=-1)
+    r""":math:`\|a_k - b_r\|^2` for `a [N, D]` and `b [C, D]`, as `[N, C]`.
+
+    By a matrix product, from vectors relative to the mean of b: distances don't depend
+    on where they are measured from, and near it little cancels. (The plain sum of
+    squared differences takes `[N, C, D]`; XLA 0.10.2 makes of its derivative a program
+    that crashes on CPUs with AVX-512.)
+    """
+    centre = jax.lax.stop_gradient(b.mean(axis=0))
+    a, b = a - centre, b - centre
+    product = jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)
+    lengths = jnp.sum(a**2, axis=-1)[:, None] + jnp.sum(b**2, axis=-1)[None]
+    return lengths - 2 * product
 
 
 def cosine(a: Array, b: Array) -> Array:
