@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import pathlib
 import signal
@@ -198,8 +199,11 @@ class Runner:
                 # A terminal's Ctrl-C would reach it too, and a second one ends a run
                 # before it has saved.
                 start_new_session=True,
-                preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
             )
+        if cores:
+            # Before it has threads, which will have the same.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, cores)
         self._running.append(_Child(job, process, log_start, time.monotonic(), slot))
         step = saved_step(self._place.of(job))
         self._tell(job, f"going on from step {step:,}" if step else "started")

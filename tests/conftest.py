@@ -21,6 +21,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from absl import logging  # noqa: E402
 
 from mlti_jax.strategies import meta_objective  # noqa: E402
 from mlti_jax.types import Batch, Task  # noqa: E402
@@ -107,6 +108,14 @@ def forget_programs():
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def keep_verbosity():
+    """Tools that are run inside of a test say less; the next test must not."""
+    before = logging.get_verbosity()
+    yield
+    logging.set_verbosity(before)
 
 
 @pytest.fixture

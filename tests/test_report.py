@@ -1,6 +1,7 @@
 """The page of results: made of files alone, and the committed one is up to date."""
 
 import pathlib
+import re
 
 import pytest
 from table_files import leave_run
@@ -37,7 +38,7 @@ def test_only_what_has_results_is_shown_with_its_commands(tmp_path):
     assert "**Metabolism (5-shot)**" in page
     assert "**NCI (5-shot)**" not in page
     assert "### overall_nls" not in page
-    assert "Nothing has been run for: overall_nls" in page
+    assert re.search(r"Nothing has been run for: .*overall_nls, ", page)
     assert "MAML, MLTI, paper; seeds 0, 1" in page
     assert "strategy=mlti,split=paper --config.seed=SEED --data_dir=DATA" in page
     assert "## Figures" not in page

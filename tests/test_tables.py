@@ -315,7 +315,7 @@ def test_damaged_results_are_named(keep):
     path.write_text(whole[:50])
     with pytest.raises(InputError, match=f"{path} is no whole result: arguments, "):
         Results(keep.folder)
-    path.write_text(whole.replace("    0.75,\n", "", 1))
+    path.write_text(whole.replace("0.75, ", "", 1))
     with pytest.raises(InputError, match="no whole result: per_task missing"):
         Results(keep.folder)
     path.write_text(whole.replace('"config"', '"confog"'))
