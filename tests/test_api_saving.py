@@ -59,7 +59,7 @@ def test_a_loaded_learner_is_the_same(name, tmp_path):
     assert loaded.facts == fit.facts
     assert loaded.inputs == fit.inputs
     assert loaded.classes == fit.classes
-    assert loaded.calibration == fit.calibration
+    assert repr(loaded.calibration) == repr(fit.calibration)  # types as well
     assert loaded.config.to_dict() == fit.config.to_dict()
     assert loaded.result == json.loads(json.dumps(fit.result))
     if name == "regression":

@@ -11,6 +11,7 @@ from conftest import init, make_task, task_loss
 from mlti_jax import backbones, learners
 from mlti_jax.errors import InputError
 from mlti_jax.learners import prototypes
+from mlti_jax.learners.metric import squared_euclidean
 from mlti_jax.types import Batch
 
 KEY = jax.random.key(0)
@@ -42,6 +43,22 @@ def test_protonet_logits_equal_a_numpy_version():
     by_hand = -np.mean([np.log(p[k, answer[k]]) for k in range(len(answer))])
     np.testing.assert_allclose(loss, by_hand, rtol=1e-4)
     np.testing.assert_allclose(aux.metric, (logits.argmax(1) == answer).mean())
+
+
+def test_distances_and_their_derivatives_far_from_the_origin():
+    rng = np.random.default_rng(0)
+    a, b = (100 + rng.normal(size=(n, 5)).astype(np.float32) for n in (4, 3))
+    wanted = rng.normal(size=(4, 3)).astype(np.float32)
+    difference = a[:, None].astype(np.float64) - b[None]
+    squares = (difference**2).sum(-1)
+    np.testing.assert_allclose(squared_euclidean(a, b), squares, rtol=1e-5, atol=1e-4)
+    # By hand: 2 sum_r w_kr (a_k - b_r), and the same with a minus sign for b.
+    by_a, by_b = jax.jit(
+        jax.grad(lambda a, b: jnp.sum(wanted * squared_euclidean(a, b)), (0, 1))
+    )(a, b)
+    slope = 2 * wanted[..., None] * difference
+    np.testing.assert_allclose(by_a, slope.sum(1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(by_b, -slope.sum(0), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("distance", ["cosine", "squared_euclidean"])

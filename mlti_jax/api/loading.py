@@ -12,7 +12,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 import jax
 import numpy as np
@@ -204,10 +204,10 @@ def _calibration(manifest: _Manifest) -> Calibration | None:
     if manifest.fields.get("calibration", 0) is None:
         return None
     saved = manifest.value("calibration", dict)
-    kinds = Calibration.__annotations__
+    kinds = get_type_hints(Calibration)
     found = Calibration(
         **{
-            name: manifest.value(name, int if kinds[name] == "int" else float, saved)
+            name: manifest.value(name, kinds[name], saved)
             for name in Calibration._fields
         }
     )

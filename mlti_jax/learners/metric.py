@@ -54,8 +54,8 @@ def squared_euclidean(a: Array, b: Array) -> Array:
 
     By a matrix product, from vectors relative to the mean of b: distances don't depend
     on where they are measured from, and near it little cancels. (The plain sum of
-    squared differences takes `[N, C, D]`; XLA 0.10.2 makes of its derivative a program
-    that crashes on CPUs with AVX-512.)
+    squared differences takes `[N, C, D]`; with XLA 0.10.2, training steps with it were
+    seen to crash on a CPU with AVX-512, in a fusion of its derivative.)
     """
     centre = jax.lax.stop_gradient(b.mean(axis=0))
     a, b = a - centre, b - centre
