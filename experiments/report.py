@@ -13,10 +13,11 @@ import sys
 from absl import flags
 
 from experiments import figure_task_numbers, results_store
-from experiments.paper import TABLES, Cell, Run, Table
+from experiments.paper import Cell, Run, Table
 from experiments.results_store import Results
 from experiments.table_formats import Section, counted, markdown_table
 from experiments.table_render import HOW, Renderer
+from experiments.variations import ALL_TABLES
 from mlti_jax import command_line
 from mlti_jax.errors import InputError
 from mlti_jax.progress import say
@@ -30,7 +31,7 @@ RESULTS = flags.DEFINE_string(
     "results", str(results_store.FOLDER), "Where results are kept.", **SHARED
 )
 OUTPUT = flags.DEFINE_string(
-    "output", str(ROOT / "RESULTS.md"), "The page to write.", **SHARED
+    "output", None, "The page to write; RESULTS.md if not given.", **SHARED
 )
 
 HEAD = """# Results
@@ -54,7 +55,7 @@ def page(folder: pathlib.Path) -> str:
         blocks.append((folder / NOTES).read_text(encoding="utf-8").strip())
     blocks += ["## Tables", HOW]
     untouched = []
-    for table in TABLES.values():
+    for table in ALL_TABLES.values():
         parts = table_parts(table, results)
         blocks += [f"### {table.name}", table.caption, *parts] if parts else []
         untouched += [] if parts else [table.name]
@@ -152,7 +153,7 @@ def main(argv: list[str]) -> None:
         raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     folder = folder_of(RESULTS.value)
     draw_task_numbers(Results(folder), folder)
-    path = pathlib.Path(OUTPUT.value).expanduser()
+    path = pathlib.Path(OUTPUT.value or ROOT / "RESULTS.md").expanduser()
     path.write_text(page(folder), encoding="utf-8")
     say(f"wrote {path}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.paper import TABLES, Table
+from experiments.paper import Table
 from experiments.results_store import Results
 from experiments.table_formats import counted
 from experiments.table_jobs import Job, Place
@@ -13,14 +13,15 @@ from experiments.table_state import (
     seconds_left,
     state_of,
 )
+from experiments.variations import ALL_TABLES
 from mlti_jax.progress import format_seconds
 
 
 def listing(results: Results) -> str:
     """The tables with their captions, cells, and how many of these have results."""
-    width = max(map(len, TABLES)) + 2
+    width = max(map(len, ALL_TABLES)) + 2
     lines = []
-    for table in TABLES.values():
+    for table in ALL_TABLES.values():
         given = [cell for cell in table.cells() if cell.is_given]
         absent = len(table.cells()) - len(given)
         lines.append(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 
 from experiments.paper import Cell, Column, Run, Table
+from experiments.paper.tables import NOT_IN_PAPER
 from experiments.results_store import BySeed, Results
 from experiments.table_formats import Report, Section, counted
 from experiments.table_jobs import paper_config
@@ -81,7 +82,8 @@ class Renderer:
         header.append("runs")
         lines = []
         for cell in table.column_cells(column):
-            line = [cell.row.group, cell.row.title, cell.number.replace("±", " ± ")]
+            number = "" if cell.number == NOT_IN_PAPER else cell.number
+            line = [cell.row.group, cell.row.title, number.replace("±", " ± ")]
             if cell.is_given:
                 line += self._ours(table, cell, has_other)
             else:
@@ -124,7 +126,7 @@ class Renderer:
         return text
 
     def _from_paper(self, cell: Cell) -> str:
-        found = self._of(cell.run)
+        found = self._of(cell.run) if cell.has_number else None
         summary = summarise(found) if found else None
         if not isinstance(summary, Summary):
             return NOTHING

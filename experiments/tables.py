@@ -37,7 +37,7 @@ import sys
 from absl import flags, logging
 
 from experiments import results_store
-from experiments.paper import TABLES, Table
+from experiments.paper import Table
 from experiments.results_store import Results
 from experiments.table_formats import FORMATS
 from experiments.table_jobs import Job, Place, planned
@@ -45,6 +45,7 @@ from experiments.table_listing import dry_run, listing
 from experiments.table_render import Renderer
 from experiments.table_runs import Runner
 from experiments.table_state import unprepared
+from experiments.variations import ALL_TABLES
 from mlti_jax import command_line
 from mlti_jax.command_line import DATA_DIR
 from mlti_jax.errors import InputError, unknown_name
@@ -86,11 +87,11 @@ def chosen_tables() -> list[Table]:
     if not names:
         raise InputError("--table is missing; --list names the tables, --all takes all")
     if "all" in names:
-        return list(TABLES.values())
+        return list(ALL_TABLES.values())
     for name in names:
-        if name not in TABLES:
-            raise unknown_name("table", name, [*TABLES, "all"])
-    return [TABLES[name] for name in names]
+        if name not in ALL_TABLES:
+            raise unknown_name("table", name, [*ALL_TABLES, "all"])
+    return [ALL_TABLES[name] for name in names]
 
 
 def chosen_jobs(tables: list[Table]) -> list[Job]:

@@ -22,6 +22,7 @@ from experiments.table_listing import listing
 from experiments.table_render import Renderer
 from experiments.table_state import unprepared
 from experiments.table_statistics import paired, summarise
+from experiments.variations import ALL_TABLES
 from mlti_jax.errors import InputError
 from mlti_jax.learners import FAMILIES
 from mlti_jax.strategies import check_applicable, parse
@@ -524,10 +525,10 @@ def test_wrong_flags_are_one_line(cli, args, message):
 def test_listing(cli):
     code, printed = cli("--list")
     assert code == 0
-    for table in TABLES.values():
+    for table in ALL_TABLES.values():
         assert f"\n{table.name} " in f"\n{printed.out}"
         assert table.caption in printed.out
-    assert "overall_ls            44 cells and 4 n/a; no results" in printed.out
+    assert "overall_ls             44 cells and 4 n/a; no results" in printed.out
 
 
 def test_listing_counts_results(keep):
@@ -551,6 +552,6 @@ def test_tables_are_printed_or_written(cli, tmp_path):
     code, printed = cli("--all", "--format=latex", f"--output={path}")
     assert code == 0
     assert printed.out == ""
-    columns = sum(len(table.columns) for table in TABLES.values())
+    columns = sum(len(table.columns) for table in ALL_TABLES.values())
     assert path.read_text().count(r"\begin{tabular}") == columns
     assert path.read_text() == cli("--table=all", "--format=latex")[1].out

@@ -35,8 +35,14 @@ STRATEGIES = {
     "mlti": "MLTI",
 }
 NOT_GIVEN = "n/a"
+NOT_IN_PAPER = "-"  # of a row of our own
 # How settings stand in a run's name; others as their field's name and value.
-NAME_PARTS = {"shots": "{}shot", "test_on": "to_{}", "name": "{}"}
+NAME_PARTS = {
+    "shots": "{}shot",
+    "test_on": "to_{}",
+    "name": "{}",
+    "steps": "for{}",  # apart from steps that the command line sets
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +129,7 @@ class Row:
     Attributes:
       group, title: as in the paper: the learner, and what is done to it.
       learner, strategy, arguments, overrides: of its runs.
-      numbers: for each column, `57.34±1.25` or `n/a`.
+      numbers: for each column, `57.34±1.25`, `n/a`, or `-` in a row of our own.
     """
 
     group: str
@@ -163,7 +169,7 @@ def rows(learner: str, shots: int | None = None, **numbers: str) -> list[Row]:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A number of the paper, and the run that makes it."""
+    """A number of the paper, or a place for one of ours, and the run that makes it."""
 
     row: Row
     column: Column
@@ -171,8 +177,13 @@ class Cell:
 
     @property
     def is_given(self) -> bool:
-        """Whether the paper has a number here."""
+        """Whether there is something to run: all but what the paper leaves out."""
         return self.number != NOT_GIVEN
+
+    @property
+    def has_number(self) -> bool:
+        """Whether the paper has a number here."""
+        return self.number not in (NOT_GIVEN, NOT_IN_PAPER)
 
     @property
     def mean(self) -> float:
@@ -247,13 +258,18 @@ class Table:
         return [cell for column in self.columns for cell in self.column_cells(column)]
 
     def vanilla(self, cell: Cell) -> Cell | None:
-        """What a cell is compared with: the same learner as it is; None for itself."""
+        """What a cell is compared with: the same learner as it is; None for itself.
+
+        If there is more than one, it is that of the same overrides.
+        """
         if cell.row.strategy == "vanilla":
             return None
-        return next(
+        found = [
             other
             for other in self.column_cells(cell.column)
             if other.row.strategy == "vanilla"
             and other.row.learner == cell.row.learner
             and other.row.arguments == cell.row.arguments
-        )
+        ]
+        same = [other for other in found if other.row.overrides == cell.row.overrides]
+        return (same or found)[0]

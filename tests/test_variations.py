@@ -1,0 +1,79 @@
+"""Tables of our own beside the paper's."""
+
+import pytest
+from table_files import leave_run
+
+from experiments import variations
+from experiments.paper import TABLES
+from experiments.results_store import Results, record
+from experiments.table_formats import markdown
+from experiments.table_jobs import Job, command_to_type, paper_config, planned
+from experiments.table_render import Renderer
+from experiments.variations import ALL_TABLES, METABOLISM
+
+PER_TASK = (0.5, 0.6, 0.7, 0.8)
+CELLS = {(cell.row.group, cell.row.title): cell for cell in METABOLISM.cells()}
+
+
+def test_they_come_after_the_papers():
+    assert list(ALL_TABLES)[: len(TABLES)] == list(TABLES)
+    assert not set(TABLES) & {METABOLISM.name}
+
+
+def test_rows_change_one_thing():
+    base = {
+        cell.row.learner: paper_config(cell.run).to_dict()
+        for cell in CELLS.values()
+        if cell.row.title == "MLTI"
+    }
+    for cell in CELLS.values():
+        assert len(cell.row.overrides) == ("," in cell.row.title)
+        for field, value in cell.row.overrides:
+            before = base[cell.row.learner]
+            for part in field.split("."):
+                before = before[part]
+            assert before != value, field
+
+
+@pytest.mark.parametrize("learner", ["ProtoNet", "MAML"])
+def test_vanilla_is_that_of_the_same_variation(learner):
+    plain = METABOLISM.vanilla(CELLS[learner, "MLTI"])
+    other = METABOLISM.vanilla(CELLS[learner, "MLTI, path fingerprints"])
+    assert plain == CELLS[learner, "Vanilla"]
+    assert other == CELLS[learner, "Vanilla, path fingerprints"]
+
+
+def test_plain_rows_are_the_papers_runs():
+    ours = {CELLS[learner, "MLTI"].run for learner in ("ProtoNet", "MAML")}
+    assert ours <= {cell.run for cell in TABLES["overall_ls"].cells()}
+
+
+def test_steps_of_a_row_are_its_own():
+    run = CELLS["ProtoNet", "MLTI, 500 steps"].run
+    (job,) = planned([CELLS["ProtoNet", "MLTI, 500 steps"]], seeds=1)
+    assert job == Job(run, 0, 500)
+    assert job.name == "metabolism/paper-protonet-mlti-for500-seed0"
+    assert command_to_type(job).count("train.steps") == 1
+    # Apart from the paper's run that the command line has cut.
+    cut = Job(CELLS["ProtoNet", "MLTI"].run, 0, 500)
+    assert cut.name != job.name
+
+
+def test_there_is_no_number_of_the_paper(tmp_path):
+    for title in ("Vanilla", "MLTI", "Vanilla, 500 steps", "MLTI, 500 steps"):
+        cell = CELLS["MAML", title]
+        assert cell.is_given
+        assert not cell.has_number
+        (job,) = planned([cell], seeds=1)
+        per_task = tuple(x + 0.1 * ("500" in title) for x in PER_TASK)
+        leave_run(tmp_path / "work", 0, job.steps, per_task)
+        record(tmp_path / "results", job, tmp_path / "work")
+    renderer = Renderer(Results(tmp_path / "results"), lambda run: [])
+    lines = markdown([renderer.report(variations.METABOLISM)]).splitlines()
+    line = next(line for line in lines if line.startswith("| MAML | MLTI, 500"))
+    shown = [cell.strip() for cell in line.strip("|").split("|")]
+    assert shown[2] == ""  # the paper
+    assert shown[3].startswith("75.00 ± ")
+    assert shown[4] == ""  # from the paper
+    assert shown[5] == "+0.00 ± 0.00"
+    assert shown[-1] == "1 seed"
