@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 
 from experiments.benchmark_account import DISPATCH, PARTS
-from experiments.pictures import COLOURS, plt
+from experiments.pictures import COLOURS, finish, plt
 
 WIDTH = 5.2
 RATIO_TICKS = (0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -52,7 +52,7 @@ def ratios(results: list[dict], path: pathlib.Path) -> None:
     axis.minorticks_off()
     axes[0, 0].set_yticks(range(len(steps)), steps)
     fig.supxlabel("PyTorch's time of a step / ours (right: ours is faster)", fontsize=8)
-    _finish(fig, axes, path, columns=2)
+    finish(fig, axes, path, columns=2)
 
 
 def _ratio_bars(axis, places, values, height: float, side: str) -> None:
@@ -85,7 +85,7 @@ def account(accounts: list[dict], path: pathlib.Path) -> None:
     axis.set_yticks(range(len(names)), names, fontsize=7)
     axis.invert_yaxis()
     axis.set_xlabel("share of a step, %")
-    _finish(fig, axis, path, columns=2)
+    finish(fig, axis, path, columns=2)
 
 
 def _share(account: dict, part: str) -> float:
@@ -122,7 +122,7 @@ def memory(result: dict, path: pathlib.Path) -> None:
         axis.set_title(network, fontsize=8)
         axis.set_xlabel("inner steps")
     axes[0, 0].set_ylabel("temporary memory, MB")
-    _finish(fig, axes[0], path, columns=3)
+    finish(fig, axes[0], path, columns=3)
 
 
 def scaling(result: dict, path: pathlib.Path) -> None:
@@ -150,27 +150,4 @@ def scaling(result: dict, path: pathlib.Path) -> None:
         axes[1, column].set_xlabel(VARIED[name])
     axes[0, 0].set_ylabel("ms a step")
     axes[1, 0].set_ylabel("peak memory, MB")
-    _finish(fig, axes.flat, path, columns=2)
-
-
-def _finish(fig, axes, path: pathlib.Path, columns: int) -> None:
-    """One legend above all axes; saves and closes."""
-    axes = np.ravel(axes)
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=7)
-        axis.xaxis.label.set_size(8)
-        axis.yaxis.label.set_size(8)
-    fig.tight_layout()
-    handles, labels = axes[0].get_legend_handles_labels()
-    fig.legend(
-        handles,
-        labels,
-        frameon=False,
-        fontsize=7,
-        ncols=columns,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-    )
-    fig.savefig(path, dpi=150, bbox_inches="tight")
-    plt.close(fig)
+    finish(fig, axes, path, columns=2)

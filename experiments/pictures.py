@@ -1,4 +1,4 @@
-"""Pictures of tasks and of learning curves."""
+"""Pictures of tasks and of learning curves; what all figures share."""
 
 from __future__ import annotations
 
@@ -94,4 +94,34 @@ def learning_curves(runs: dict[str, pathlib.Path], path: pathlib.Path) -> None:
     )
     fig.tight_layout()
     fig.savefig(path, dpi=150)
+    plt.close(fig)
+
+
+def finish(fig, axes, path: pathlib.Path, columns: int, legend_of=None) -> None:
+    """One legend above all axes; saves and closes.
+
+    Args:
+      fig, axes: the figure, and its axes in an array of any shape.
+      path: the file to write.
+      columns: of the legend.
+      legend_of: the axes whose lines the legend names; the first if not given.
+    """
+    axes = np.ravel(axes)
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=7)
+        axis.xaxis.label.set_size(8)
+        axis.yaxis.label.set_size(8)
+    fig.tight_layout()
+    handles, labels = (legend_of or axes[0]).get_legend_handles_labels()
+    fig.legend(
+        handles,
+        labels,
+        frameon=False,
+        fontsize=7,
+        ncols=columns,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+    )
+    fig.savefig(path, dpi=150, bbox_inches="tight")
     plt.close(fig)

@@ -40,6 +40,32 @@ Made by `python -m experiments.report` from the files in `experiments/results/`,
 run, each with the command that repeats it, the checksums of its data and the value of
 every test task. `DATA` stands for the folder of prepared data, `DIR` for a work
 directory. Test tasks are the same for all rows and seeds."""
+# By how a picture's name begins: what it shows, and what makes it.
+PICTURE_WORDS = {
+    "task_numbers": (
+        "Accuracy against the number of training tasks, with 95 % intervals "
+        "(the paper's Figs. 2, 4 and 5).",
+        "experiments.figures --figure=task_numbers --output=DIR",
+    ),
+    "tsne": (
+        "Three tasks, and 300 that are interpolated between them, in a plane "
+        "(the paper's Fig. 3).",
+        "experiments.figures --figure=tsne --workdir=RUN --output=DIR",
+    ),
+    "sheet": (
+        "Samples of pairs of tasks, and their mixtures.",
+        "experiments.figures --figure=sheets --output=DIR --data_dir=DATA",
+    ),
+    "theory": (
+        "What second-order approximations of the interpolated loss leave over, with "
+        "the right constants and with those that the paper prints (Lemmas 1, 2, 4).",
+        "experiments.theory --output=DIR",
+    ),
+    "total_variance": (
+        "How much of the variance of features lies between tasks (App. B.3).",
+        "experiments.theory --output=DIR --data_dir=DATA",
+    ),
+}
 UNTOUCHED = "Nothing has been run for: {}; see `python -m experiments.tables --list`."
 
 
@@ -128,10 +154,14 @@ def draw_task_numbers(results: Results, folder: pathlib.Path) -> None:
 
 
 def figure_parts(folder: pathlib.Path) -> list[str]:
-    """The pictures of the folder."""
-    pictures = sorted((folder / PICTURES).glob("*.png"))
-    links = [f"![{path.stem}]({_link(path)})" for path in pictures]
-    return ["## Figures", *links] if links else []
+    """The pictures of the folder, each with what it shows and its command."""
+    parts = []
+    for path in sorted((folder / PICTURES).glob("*.png")):
+        for start, (caption, command) in PICTURE_WORDS.items():
+            if path.stem.startswith(start):
+                parts.append(f"{caption} `python -m {command}`")
+        parts.append(f"![{path.stem}]({_link(path)})")
+    return ["## Figures", *parts] if parts else []
 
 
 def _link(path: pathlib.Path) -> str:

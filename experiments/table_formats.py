@@ -46,8 +46,8 @@ class Report:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 seed`, `2 seeds`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """`1 seed`, `2,000 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def markdown(reports: list[Report]) -> str:

@@ -25,7 +25,8 @@ A run is `python -m experiments.run` in a process and work directory of its own 
 `--workdir`; its output goes to `logs/` there. One that fails does not stop the others.
 Its result goes as a small JSON file into `--results`, from which tables are made; other
 steps than the paper's stand in its name, and in the tables. Huffpost is run with the
-light encoder `word_mean`, with the paper's if `--albert` names a checkpoint.
+light encoder `word_mean`, with the paper's if `--albert` names a checkpoint. Tables
+named `variations_...` are ours: one thing is changed at a time.
 """
 
 from __future__ import annotations

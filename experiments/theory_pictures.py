@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from experiments.pictures import COLOURS, plt
+from experiments.pictures import COLOURS, finish, plt
 from experiments.theory_remainders import (
     BY,
     NOISE,
@@ -53,7 +53,7 @@ def remainders(results: list[dict], path: pathlib.Path) -> None:
         row[0].set_title(result["case"], fontsize=8, loc="left", fontweight="bold")
     for axis, by in zip(axes[-1], BY, strict=True):
         axis.set_xlabel(SHRUNK[by])
-    _finish(fig, axes, path, columns=3)
+    finish(fig, axes, path, columns=3, legend_of=axes[0, -1])
 
 
 def _guides(axis, result: dict, by: str) -> None:
@@ -101,26 +101,4 @@ def total_variance(results: list[dict], path: pathlib.Path) -> None:
         right.minorticks_off()
     axes[-1, 0].set_xlabel("share of the variance, %")
     axes[-1, 1].set_xlabel("number of the eigenvalue")
-    _finish(fig, axes, path, columns=2)
-
-
-def _finish(fig, axes, path: pathlib.Path, columns: int) -> None:
-    """One legend above all axes; saves and closes."""
-    for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=7)
-        axis.xaxis.label.set_size(8)
-        axis.yaxis.label.set_size(8)
-    fig.tight_layout()
-    handles, labels = axes[0, -1].get_legend_handles_labels()
-    fig.legend(
-        handles,
-        labels,
-        frameon=False,
-        fontsize=7,
-        ncols=columns,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-    )
-    fig.savefig(path, dpi=150, bbox_inches="tight")
-    plt.close(fig)
+    finish(fig, axes, path, columns=2, legend_of=axes[0, -1])

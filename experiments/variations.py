@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from experiments.paper import TABLES, columns
 from experiments.paper.tables import NOT_IN_PAPER, STRATEGIES, Row, Settings, Table, row
+from experiments.table_formats import counted
 
 SHOWN = ("vanilla", "mlti")
-STEPS = (500, 2_000, 20_000)  # the last: the released code's
+STEPS = (1, 500, 2_000, 20_000)  # next to untrained; the last: the released code's
 
 
 def _rows(learner: str, variations: dict[str, Settings]) -> list[Row]:
@@ -32,7 +33,7 @@ def _molecules(learner: str, other_norm: str) -> list[Row]:
     return _rows(
         learner,
         {
-            **{f"{steps:,} steps": (("train.steps", steps),) for steps in STEPS},
+            **{counted(steps, "step"): (("train.steps", steps),) for steps in STEPS},
             "path fingerprints": (("dataset.fingerprint", "path"),),
             "other molecules drawn": (("dataset.seed", 1),),
             f"{other_norm} statistics at test time": (

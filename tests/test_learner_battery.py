@@ -1,6 +1,4 @@
-"""Every learner on every network: one table, one battery of checks.
-
-A new learner is a row of `LEARNERS`, a new network a row of `NETWORKS`.
+"""Every learner on every network of `learner_table.py`: one battery of checks.
 
 Compilation is nearly all of the time. So a combination has one compiled program, the
 losses of all tasks; all else is run as plain Python, whose single operations are
@@ -11,169 +9,22 @@ rounding is no excuse for a difference.
 import dataclasses
 import functools
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import make_task
-from sklearn.datasets import load_digits
+from conftest import KEY
+from learner_table import LEARNERS, NETWORKS, UNREACHED, WAYS, fits
 
-from mlti_jax import backbones, data, learners, strategies
+from mlti_jax import backbones, learners
 from mlti_jax.backbones import Stack
 from mlti_jax.errors import InputError
-from mlti_jax.training import (
-    Episode,
-    Evaluator,
-    adam,
-    init_state,
-    make_run_steps,
-    paired_difference,
-)
 from mlti_jax.types import Batch, Task
 
-KEY = jax.random.key(0)
-WAYS, TASKS = 2, 2
-
-
-# ------------------------------------------------------------------------ the table
-
-
-class LearnerRow(NamedTuple):
-    """A learner.
-
-    Attributes:
-      options: for `learners.make`.
-      regression: whether it can fit real numbers.
-      networks: on which of `NETWORKS` it is tested; None for all that fit.
-    """
-
-    options: dict[str, Any]
-    regression: bool = False
-    networks: tuple[str, ...] | None = None
-
-
-INNER_LOOP = LearnerRow({"steps": 1, "inner_learning_rate": 0.1}, regression=True)
-LEARNERS = {
-    "maml": INNER_LOOP,
-    "anil": INNER_LOOP,
-    "metasgd": INNER_LOOP,
-    "meta_curvature": INNER_LOOP,
-    "protonet": LearnerRow({}),
-    "matchingnet": LearnerRow({}),
-    "sl": LearnerRow({"steps": 2}, networks=("mlp",)),
-    "mtl": LearnerRow({"steps": 20}, networks=("mlp",)),
-}
-
-
-MakeTask = Callable[[int, int], Task]  # from a seed, and samples a class in each set
-
-
-def vectors(*shape: int) -> MakeTask:
-    """Tasks of random arrays."""
-
-    def task(seed: int, size: int) -> Task:
-        task = make_task(seed, WAYS, size, size, shape)
-        return task.replace(groups=np.arange(WAYS))
-
-    return task
-
-
-def angles(*shape: int) -> MakeTask:
-    """The same, with a real number to predict for each sample."""
-
-    def task(seed: int, size: int) -> Task:
-        task = vectors(*shape)(seed, size)
-
-        def regression(batch: Batch) -> Batch:
-            return batch.replace(y=batch.x.mean(axis=(1, 2)))
-
-        return task.replace(
-            support=regression(task.support), query=regression(task.query)
-        )
-
-    return task
-
-
-def sentences(seed: int, size: int) -> Task:
-    """Tasks of samples with one to four tokens, of 20 that there are."""
-    rng = np.random.default_rng(seed)
-    task = vectors(1)(seed, size)
-
-    def words(batch: Batch) -> Batch:
-        mask = np.arange(4) < rng.integers(1, 5, (len(batch.y), 1))
-        ids = rng.integers(0, 20, mask.shape)
-        x = {"ids": ids.astype(np.int32), "mask": mask.astype(np.float32)}
-        return batch.replace(x=x)
-
-    return task.replace(support=words(task.support), query=words(task.query))
-
-
-class NetworkRow(NamedTuple):
-    """A network.
-
-    Attributes:
-      make: the network without a head.
-      task: makes tasks for it.
-      objective: classification or regression.
-      slow: whether its tests are left out with `-m 'not slow'`.
-      needs: a package without which it is skipped.
-    """
-
-    make: Callable[[], Stack]
-    task: MakeTask
-    objective: learners.Objective = learners.CLASSIFICATION
-    slow: bool = False
-    needs: str = "jax"
-
-
-# Equal sizes wherever there is a choice: equal operations are compiled once.
-tiny_albert = functools.partial(
-    backbones.albert,
-    vocabulary=20,
-    embedding=4,
-    hidden=4,
-    layers=2,
-    heads=2,
-    intermediate=4,
-    positions=4,
-)
-NETWORKS = {
-    "mlp": NetworkRow(lambda: backbones.mlp((4, 4)), vectors(4)),
-    "conv4": NetworkRow(lambda: backbones.conv4(2, blocks=2), vectors(8, 8, 2)),
-    "resnet12": NetworkRow(
-        lambda: backbones.resnet12((2, 2)), vectors(8, 8, 2), slow=True
-    ),
-    "pose": NetworkRow(
-        lambda: backbones.pose(0.04), angles(32, 32, 1), learners.REGRESSION, slow=True
-    ),
-    "word_mean": NetworkRow(
-        lambda: backbones.word_mean((4,)), sentences, needs="wordllama"
-    ),
-    "albert": NetworkRow(tiny_albert, sentences, slow=True),
-}
-
-# Parameters that no loss depends on: learner, network and parameter, as patterns, and
-# the reason. Only these may be without a gradient, and they must be.
-UNREACHED = [
-    (
-        ".*",
-        "albert",
-        "model/1/key_bias",
-        "adds the same to the scores of all tokens, which the softmax takes away",
-    ),
-]
-
-
-def fits(learner: str, network: str) -> bool:
-    row = LEARNERS[learner]
-    regression = NETWORKS[network].objective is learners.REGRESSION
-    named = row.networks is None or network in row.networks
-    return named and (row.regression or not regression)
-
+TASKS = 2
 
 every_combination = pytest.mark.parametrize(
     ("learner", "network"),
@@ -418,50 +269,3 @@ class TestEveryLearner:
     def test_unknown_norm_policy(self, learner, network):
         with pytest.raises(InputError, match="batch-norm policy"):
             dataclasses.replace(case(learner, network).learner, norm="layer")
-
-
-# ----------------------------------------------------------------------- real data
-
-DIGITS_EPISODE = Episode(ways=5, shots=1, queries=3)
-# Network, shape of an image, learning rate.
-ON_DIGITS = {
-    "mlp": (backbones.mlp((32,)), (64,), 1e-2),
-    "conv4": (backbones.conv4(8, blocks=2), (8, 8, 1), 1e-2),
-}
-
-
-def digits(part: int, shape: tuple[int, ...]) -> data.ClassPool:
-    """Every second of 1,797 scanned digits, 8x8; the two parts have none in common."""
-    x, y = load_digits(return_X_y=True)
-    x = (x[part::2] / 16).astype(np.float32)
-    return data.ClassPool.from_arrays(x.reshape(-1, *shape), y[part::2])
-
-
-# SL and MTL, which train in other ways, do so in `test_supervised.py`.
-@pytest.mark.parametrize("learner", sorted(set(LEARNERS) - {"sl", "mtl"}))
-@pytest.mark.parametrize(
-    "network",
-    [
-        pytest.param(n, marks=pytest.mark.slow if n == "conv4" else ())
-        for n in ON_DIGITS
-    ],
-)
-def test_training_makes_real_tasks_easier(learner, network):
-    stack, shape, learning_rate = ON_DIGITS[network]
-    inner = {"inner_learning_rate": 0.3} if LEARNERS[learner] is INNER_LOOP else {}
-    made = learners.make(
-        learner,
-        stack,
-        outputs=DIGITS_EPISODE.ways,
-        **LEARNERS[learner].options | inner,
-    )
-    strategy, optimiser = strategies.vanilla(), adam(learning_rate)
-    state = init_state(made, strategy, optimiser, KEY, jnp.zeros((2, *shape)))
-    evaluate = Evaluator(made, strategy, DIGITS_EPISODE, tasks_per_pass=50)
-    before = evaluate(state.variables, digits(1, shape), KEY, 50)
-    run = make_run_steps(made, strategy, optimiser, DIGITS_EPISODE, batch_size=4)
-    state, bad_step = run(state, digits(0, shape), KEY, 40)
-    assert bad_step == -1
-    after = evaluate(state.variables, digits(1, shape), KEY, 50)
-    difference, interval = paired_difference(after, before)
-    assert difference - interval > 0.05, (before.mean(), after.mean())

@@ -4,8 +4,8 @@ import pathlib
 import re
 
 import pytest
+from table_cells import find_cell
 from table_files import leave_run
-from test_tables import find_cell
 
 from experiments import report
 from experiments.results_store import FOLDER, record
@@ -49,7 +49,25 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
         report.folder_of(str(tmp_path / "absent"))
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="no results are kept here")
+def test_pictures_have_words_and_commands(tmp_path):
+    pictures = tmp_path / "results" / "pictures"
+    pictures.mkdir(parents=True)
+    for name in ("tsne_isic", "total_variance"):
+        (pictures / f"{name}.png").write_bytes(b"")
+    parts = report.figure_parts(tmp_path / "results")
+    assert parts[0] == "## Figures"
+    assert [part.startswith("![") for part in parts[1:]] == [False, True] * 2
+    assert "App. B.3" in parts[1]
+    assert "`python -m experiments.figures --figure=tsne" in parts[3]
+    assert str(pictures / "tsne_isic.png") in parts[4]
+
+
+def test_all_committed_pictures_have_words():
+    for path in (FOLDER / report.PICTURES).glob("*.png"):
+        starts = [path.stem.startswith(start) for start in report.PICTURE_WORDS]
+        assert sum(starts) == 1, path
+
+
 def test_the_committed_page_is_that_of_the_committed_results():
     page = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
     assert page == report.page(FOLDER)

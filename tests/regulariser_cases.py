@@ -1,0 +1,24 @@
+"""A learner and tasks for the tests of strategies that regularise the model."""
+
+import functools
+
+import jax
+import pytest
+from conftest import KEY, make_task, stack_tasks
+
+from mlti_jax import backbones, learners, strategies
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def start(learner, strategy, x):
+    return strategies.init_variables(learner, strategy, KEY, x)
+
+
+@pytest.fixture(scope="module")
+def maml():
+    return learners.maml(backbones.mlp((6, 7)), 3, steps=2)
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return stack_tasks([make_task(s) for s in range(4)])

@@ -1,0 +1,254 @@
+"""Results of the tables' runs: recorded, compared, and rendered."""
+
+import dataclasses
+import functools
+import math
+import pathlib
+import re
+import statistics
+
+import numpy as np
+import pytest
+from table_cells import find_cell
+from table_files import PER_TASK, leave_run
+
+from experiments.paper import TABLES
+from experiments.results_store import Results, path_of, record
+from experiments.table_formats import latex, markdown
+from experiments.table_jobs import Job
+from experiments.table_listing import listing
+from experiments.table_render import Renderer
+from experiments.table_state import unprepared
+from experiments.table_statistics import paired, summarise
+from mlti_jax.errors import InputError
+
+METABOLISM = ("overall_ls", "Metabolism (5-shot)", "MAML")
+VANILLA = {0: (0.5, 0.6, 0.7, 0.8), 1: (0.7, 0.6, 0.5, 0.6)}
+MLTI = {0: (0.7, 0.8, 0.9, 0.8), 1: (0.7, 0.6, 0.7, 0.8)}
+
+
+@pytest.fixture
+def keep(tmp_path):
+    """Records a result of a cell, as if it had been run."""
+    folder = tmp_path / "results"
+
+    def call(title, seed, per_task, steps=10_000, other=False, **changes):
+        cell = find_cell(*METABOLISM, title)
+        job = Job(cell.other_run if other else cell.run, seed, steps)
+        workdir = tmp_path / "work" / job.name
+        leave_run(workdir, seed, steps, per_task, strategy=cell.run.strategy, **changes)
+        return record(folder, job, workdir)
+
+    call.folder = folder
+    return call
+
+
+def lines_of(text: str, row: str) -> list[list[str]]:
+    """The cells of the lines of a Markdown table that begin with the row's titles."""
+    found = [line for line in text.splitlines() if line.startswith(f"| {row} |")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found]
+
+
+def rendered(folder, table="overall_ls", **options) -> str:
+    absent = functools.partial(unprepared, data_dir=folder.parent / "no data")
+    renderer = Renderer(Results(folder), absent, **options)
+    return markdown([renderer.report(TABLES[table])])
+
+
+def test_a_result_is_recorded_with_its_command(keep):
+    result = keep("MLTI", 1, (0.123456789, 1.0, 0.5, 0.25), steps=70)
+    job = Job(find_cell(*METABOLISM, "MLTI").run, 1, 70)
+    assert path_of(keep.folder, job).relative_to(keep.folder) == pathlib.Path(
+        "metabolism/paper-maml-mlti-steps70-seed1.json"
+    )
+    assert Results(keep.folder).of(job) == result
+    assert result["per_task"] == [0.12346, 1.0, 0.5, 0.25]
+    assert result["command"] == (
+        "python -m experiments.run --config=experiments/configs/metabolism.py:"
+        "learner=maml,strategy=mlti,split=paper --config.seed=1 "
+        "--config.train.steps=70 --data_dir=DATA --workdir=DIR"
+    )
+    # Five steps at 0.5 a second, five at 2.5: twelve seconds.
+    assert (result["train_seconds"], result["steps_per_second"]) == (12.0, 1.5)
+    assert Results(keep.folder).of(dataclasses.replace(job, steps=10_000)) is None
+    assert Results(keep.folder).of(dataclasses.replace(job, seed=0)) is None
+
+
+def test_damaged_results_are_named(keep):
+    keep("MLTI", 0, PER_TASK)
+    (path,) = keep.folder.glob("*/*.json")
+    whole = path.read_text()
+    path.write_text(whole[:50])
+    with pytest.raises(InputError, match=f"{path} is no whole result: arguments, "):
+        Results(keep.folder)
+    path.write_text(whole.replace("0.75, ", "", 1))
+    with pytest.raises(InputError, match="no whole result: per_task missing"):
+        Results(keep.folder)
+    path.write_text(whole.replace('"config"', '"confog"'))
+    with pytest.raises(InputError, match="no whole result: config missing"):
+        Results(keep.folder)
+    path.write_text(whole)
+    path.with_name("copy.json").write_text(whole)
+    with pytest.raises(InputError, match="is a second result of python -m"):
+        Results(keep.folder)
+
+
+def test_seeds_and_differences_by_hand(keep):
+    for seed in (0, 1):
+        keep("Vanilla", seed, VANILLA[seed])
+        keep("MLTI", seed, MLTI[seed])
+    text = rendered(keep.folder)
+    # Tasks averaged over seeds: .6 .6 .6 .7, deviation .05; seeds: .65 and .60.
+    (line,) = [x for x in lines_of(text, "MAML | Vanilla") if x[2] == "57.22 ± 1.01"]
+    assert line[3:] == ["62.50 ± 4.90 (3.54)", "+5.28 ± 5.00", "", "2 seeds"]
+    # .7 .7 .8 .8; seeds .8 and .7; differences .1 .1 .2 .1.
+    (line,) = [x for x in lines_of(text, "MAML | MLTI") if x[2] == "60.28 ± 1.00"]
+    assert line[3:] == [
+        "75.00 ± 5.66 (7.07)",
+        "+14.72 ± 5.75",
+        "+12.50 ± 4.90",
+        "2 seeds",
+    ]
+    assert "### Metabolism (5-shot)" in text
+    assert "standard deviation of the seeds' means" in text
+
+
+def test_single_seeds_other_steps_and_the_other_split(keep):
+    keep("Vanilla", 0, VANILLA[0], steps=70)
+    keep("MLTI", 0, MLTI[0], steps=70)
+    keep("MLTI", 1, MLTI[1], steps=60)
+    keep("MLTI", 0, MLTI[0], other=True, source="disjoint")
+    text = rendered(keep.folder)
+    assert "| ours, disjoint | from vanilla, disjoint | runs |" in text
+    line = lines_of(text, "MAML | MLTI")[-1]
+    assert line[3] == "80.00 ± 8.00"  # the most steps where the paper's are not there
+    assert line[5] == "+15.00 ± 9.80"
+    assert line[6:8] == ["80.00 ± 8.00", "vanilla not run"]
+    assert line[8] == "1 seed, 70 of 10,000 steps; disjoint: 1 seed"
+    line = lines_of(rendered(keep.folder, steps=60), "MAML | MLTI")[-1]
+    assert line[3] == "70.00 ± 8.00"
+    assert line[5:] == ["vanilla not run", "1 seed, 60 of 10,000 steps"]
+
+
+def test_cells_without_a_result_say_why(keep):
+    text = rendered(keep.folder)
+    (line,) = lines_of(text, "ProtoNet | MLTI")[:1]
+    assert line[2:] == ["n/a", "not given in the paper", "", "", ""]
+    assert lines_of(text, "MAML | MLTI")[0][3] == "no data here: pose"
+    assert lines_of(text, "MAML | MLTI")[1][3] == "not run"  # has built-in images
+    assert "no data here: dermnet" in rendered(keep.folder, "cross_domain")
+    assert str(keep.folder.parent) not in text
+
+
+def test_built_in_images_are_not_the_papers(tmp_path):
+    cell = find_cell("overall_ls", "RMNIST (1-shot)", "MAML", "MLTI")
+    job = Job(cell.run, 0, 30_000)
+    leave_run(tmp_path / "work", 0, 30_000, source="builtin", strategy="mlti")
+    record(tmp_path / "results", job, tmp_path / "work")
+    text = rendered(tmp_path / "results")
+    assert lines_of(text, "MAML | MLTI")[1][-1] == "1 seed, built-in images"
+
+
+def test_pairing_by_another_computation():
+    rng = np.random.default_rng(0)
+    sides = [
+        {seed: make_result(rng.integers(0, 21, 50) / 20, seed) for seed in seeds}
+        for seeds in ((0, 1, 2), (1, 2, 5))
+    ]
+    means = []
+    for task in range(50):
+        ours, theirs = (
+            statistics.mean(side[seed]["per_task"][task] for seed in (1, 2))
+            for side in sides
+        )
+        means.append(ours - theirs)
+    mean, ci95, seeds = paired(*sides)
+    assert mean == pytest.approx(statistics.mean(means))
+    assert ci95 == pytest.approx(1.96 * statistics.stdev(means) / math.sqrt(50))
+    assert seeds == 2
+
+
+def make_result(per_task, seed=0, **changes) -> dict:
+    result = {
+        "dataset": "nci",
+        "metric": "accuracy",
+        "ways": 2,
+        "shots": 5,
+        "queries": 10,
+        "num_tasks": len(per_task),
+        "eval_seed": 0,
+        "checksums": {"train": 1, "test": 2},
+        "train_steps": 100,
+        "seed": seed,
+        "per_task": list(per_task),
+    }
+    return result | changes
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dataset", "metabolism"),
+        ("queries", 5),
+        ("eval_seed", 1),
+        ("checksums", {"train": 1, "test": 3}),
+        ("checksums", {"train": 0, "test": 2}),
+        ("train_steps", 50),
+        ("num_tasks", 3),
+    ],
+)
+def test_what_is_not_comparable_is_not_compared(field, value):
+    one = make_result(PER_TASK)
+    other = make_result(PER_TASK[:3] if field == "num_tasks" else PER_TASK)
+    other[field] = value
+    assert paired({0: one}, {0: other}) == f"different {field}"
+    assert summarise({0: one, 1: other}) == f"seeds with different {field}"
+    assert paired({0: one}, {1: one}) == "no seed in common"
+
+
+def test_a_pair_that_is_refused_says_so(keep):
+    keep("Vanilla", 0, VANILLA[0], eval_seed=1)
+    keep("MLTI", 0, MLTI[0])
+    keep("MLTI", 1, MLTI[1], checksums={"train": 1, "test": 3})
+    text = rendered(keep.folder)
+    line = lines_of(text, "MAML | MLTI")[-1]
+    assert line[3:6] == [
+        "seeds with different checksums",
+        "",
+        "not paired: different eval_seed",
+    ]
+
+
+def test_fewer_seeds_in_the_pair_are_told(keep):
+    keep("Vanilla", 1, VANILLA[1])
+    keep("MLTI", 0, MLTI[0])
+    keep("MLTI", 1, MLTI[1])
+    line = lines_of(rendered(keep.folder), "MAML | MLTI")[-1]
+    assert line[5] == "+10.00 ± 11.32 (1 of 2 seeds)"  # 0, 0, .2, .2
+
+
+def test_latex(keep):
+    keep("MLTI", 0, (0.5, 0.5, 0.6, 0.4), steps=70)
+    report = Renderer(Results(keep.folder), lambda run: []).report(TABLES["overall_ls"])
+    text = latex([report])
+    assert r"\section*{overall\_ls}" in text
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 4
+    assert (
+        r"MAML & MLTI & 60.28 $\pm$ 1.00 & 50.00 $\pm$ 8.00 & $-$10.28 $\pm$ 8.06 & "
+        r"vanilla not run & 1 seed, 70 of 10,000 steps \\"
+    ) in text
+    for line in text.splitlines():
+        if line.endswith(r"\\"):
+            assert line.count("&") == 6
+
+
+def test_listing_counts_results(keep):
+    keep("MLTI", 0, PER_TASK)
+    keep("MLTI", 1, PER_TASK)
+    keep("MLTI", 0, PER_TASK, other=True)
+    text = listing(Results(keep.folder))
+    for name in ("overall_ls", "ablation_ls"):
+        assert re.search(
+            rf"{name} .*; results of 1, 1 with disjoint \(3 runs\)\n", text
+        )
+    assert re.search("overall_nls .*; no results", text)
