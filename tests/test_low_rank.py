@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import init, make_task
 
-from mlti_jax import backbones, learners, strategies
+from mlti_jax import backbones, learners
 from mlti_jax.learners.low_rank import Displaced
 from mlti_jax.learners.update_rules import Factors
 
@@ -84,44 +84,6 @@ def test_adapt_returns_the_kernel_itself(name):
     got = jax.jit(short.predict)(variables, task.support, task.query.x, KEY)
     long = jax.jit(long_way(short).predict)(variables, task.support, task.query.x, KEY)
     np.testing.assert_allclose(got, long, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["maml", "metasgd", "meta_curvature"])
-@pytest.mark.parametrize("options", [{}, {"second_order": False}])
-def test_with_noise_it_gives_what_the_long_way_gives(name, options):
-    short = make(name, adapted=(0, 1, 3), **options)[0]
-    task = make_task(1, shape=(40,))  # more inputs than samples
-    strategy = strategies.metadropout(samples=2, eval_samples=3)
-    variables = away_from_identity(
-        strategies.init_variables(short, strategy, KEY, task.support.x)
-    )
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def run(learner, variables):
-        def loss(learned):
-            changed = variables.replace(params=learned[0], strategy=learned[1])
-            perturbation = strategy.perturb(changed)
-            value, aux = learner.loss(changed, task, KEY, 0, True, perturbation)
-            return value, (aux.outputs, aux.outputs_before, aux.state)
-
-        learned = (variables.params, variables.strategy)
-        tested = learner.predict(
-            variables,
-            task.support,
-            task.query.x,
-            KEY,
-            perturbation=strategy.perturb(variables),
-        )
-        return jax.value_and_grad(loss, has_aux=True)(learned), tested
-
-    long = long_way(short)
-    expected = run(long, variables)
-    chex.assert_trees_all_close(run(short, variables), expected, rtol=1e-3, atol=1e-4)
-    texts = [
-        jax.jit(run, static_argnums=0).lower(learner, variables).as_text()
-        for learner in (short, long)
-    ]
-    assert texts[0] != texts[1]
 
 
 def test_no_product_of_the_inner_loop_has_the_kernels_shape():

@@ -8,7 +8,7 @@ from mlti_jax.backbones.layers import BatchNorm, ConvBlock, DenseBlock, Head
 from mlti_jax.backbones.mlp import mlp
 from mlti_jax.backbones.pose import pose
 from mlti_jax.backbones.resnet12 import resnet12
-from mlti_jax.backbones.stack import Hook, LinearMap, Mode, Stack, in_turn
+from mlti_jax.backbones.stack import Hook, LinearMap, Mode, Stack
 from mlti_jax.backbones.text import word_mean
 from mlti_jax.errors import check_options, unknown_name
 
@@ -42,7 +42,6 @@ __all__ = [
     "Stack",
     "albert",
     "conv4",
-    "in_turn",
     "make",
     "mlp",
     "pose",

@@ -175,15 +175,6 @@ def _cast(tree: PyTree, dtype: str) -> PyTree:
     return jax.tree.map(cast, tree)
 
 
-def in_turn(first: Hook, second: Hook) -> Hook:
-    """A hook that gives the second what the first makes of the output."""
-
-    def hook(index: int, linear: LinearMap) -> Array:
-        return second(index, linear._replace(output=first(index, linear)))
-
-    return hook
-
-
 def _bind(hook: Hook, index: int) -> LayerHook:
     return lambda linear: hook(index, linear)
 

@@ -8,12 +8,11 @@ Meta-Curvature are a few lines each in `maml.py`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 
 import jax
 
-from mlti_jax.backbones import DenseBlock, Hook, Stack, in_turn
+from mlti_jax.backbones import DenseBlock, Hook, Stack
 from mlti_jax.learners.base import (
     Aux,
     Objective,
@@ -143,8 +142,7 @@ class GradientLearner:
 
         loss_before, outputs_before, _ = judge(variables.params["model"], hook)
         if displaced is not None:
-            own = displaced.hook(task.query.x)
-            hook = own if hook is None else in_turn(own, hook)
+            hook = displaced.hook(task.query.x)
         loss, outputs, state = judge(phi, hook)
         metric = self.objective.metric(outputs, task.query)
         return loss, Aux(
@@ -226,24 +224,19 @@ class GradientLearner:
             unroll=self.unroll,
         )
         start, step = self._adapted(params), partial(self.rule.step, rule_params)
-
-        def short_way(
-            low_rank: LowRank, loss: Callable, draws: Array | None = None
-        ) -> tuple[tuple, Displaced]:
-            rest = without_kernel(start)
-            rest_step = partial(self.rule.step, without_kernel(rule_params))
-            adapted, displaced = low_rank.adapt(loss, rest, rest_step, loop, draws)
-            return self._merge(params, adapted), displaced
-
         if perturbation is None:
             h = shared(key)
-            if low_rank := self._low_rank(params, rule_params, h):
-                return short_way(
-                    low_rank,
+            low_rank = self._low_rank(params, rule_params, h)
+            if low_rank is not None:
+                adapted, displaced = low_rank.adapt(
                     lambda rest, hook, index: loss_of(
                         rest, h, jax.random.fold_in(key, index), hook
                     ),
+                    without_kernel(start),
+                    partial(self.rule.step, without_kernel(rule_params)),
+                    loop,
                 )
+                return self._merge(params, adapted), displaced
 
             def loss_fn(adapted: PyTree, index: int | Array) -> Array:
                 return loss_of(adapted, h, jax.random.fold_in(key, index))
@@ -252,25 +245,6 @@ class GradientLearner:
 
         samples = perturbation.samples if train else perturbation.eval_samples
         keys = jax.random.split(key, (num_steps, samples))
-
-        # With no layer before the adapted ones, no draw changes what enters them.
-        low_rank = None
-        if layer == first:
-            low_rank = self._low_rank(params, rule_params, support.x)
-        if low_rank is not None:
-
-            def noisy(rest, hook, key) -> Array:
-                hook = in_turn(hook, perturbation.support(key))
-                return loss_of(rest, support.x, key, hook)
-
-            if not train:
-                return short_way(low_rank, noisy, draws=keys)
-            return short_way(
-                low_rank,
-                lambda rest, hook, index: jax.vmap(partial(noisy, rest, hook))(
-                    keys[index]
-                ).mean(),
-            )
 
         def draw(key: Array) -> PyTree:
             return shared(key, perturbation.support(key))

@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax.backbones import Hook, LinearMap
-from mlti_jax.learners.inner_loop import mean_over
 from mlti_jax.learners.update_rules import Factors
 from mlti_jax.types import Array, PyTree
 
@@ -75,7 +74,6 @@ class LowRank(NamedTuple):
         params: PyTree,
         step: Callable[[PyTree], PyTree],
         loop: Callable,
-        draws: Array | None = None,
     ) -> tuple[PyTree, Displaced]:
         """The inner loop.
 
@@ -84,8 +82,6 @@ class LowRank(NamedTuple):
           params: all that is adapted but the kernel.
           step: what is subtracted from them, given their gradient.
           loop: `inner_loop.adapt` with its options.
-          draws: keys `[steps, S]`, if a step's gradient is the mean over S draws, taken
-            one after the other; `loss` is then given a key in place of i.
 
         Returns:
           The adapted parameters, and the kernel's change.
@@ -103,15 +99,7 @@ class LowRank(NamedTuple):
                 argnums=(0, 1),
             )
             zero = jnp.zeros_like(base)
-
-            def at(phi, index):
-                if draws is None:
-                    return by_params(phi[0], zero, phi[1], index)
-                return mean_over(
-                    lambda key: by_params(phi[0], zero, phi[1], key), draws[index]
-                )
-
-            return at
+            return lambda phi, index: by_params(phi[0], zero, phi[1], index)
 
         rest, total = loop(
             loss_fn,
