@@ -59,6 +59,12 @@ def test_steps_of_a_row_are_its_own():
     assert cut.name != job.name
 
 
+def test_names_differ():
+    names = [job.name for job in planned(METABOLISM.cells(), seeds=2)]
+    assert len(set(names)) == 2 * len(CELLS)
+    assert "metabolism/paper-maml-mlti-drawn1-seed0" in names
+
+
 def test_there_is_no_number_of_the_paper(tmp_path):
     for title in ("Vanilla", "MLTI", "Vanilla, 500 steps", "MLTI, 500 steps"):
         cell = CELLS["MAML", title]

@@ -41,7 +41,9 @@ NAME_PARTS = {
     "shots": "{}shot",
     "test_on": "to_{}",
     "name": "{}",
-    "steps": "for{}",  # apart from steps that the command line sets
+    # Apart from the steps and seeds that the command line sets:
+    "steps": "for{}",
+    "seed": "drawn{}",
 }
 
 
