@@ -1,4 +1,4 @@
-"""A learner and tasks for the tests of strategies that regularise the model."""
+"""A learner and tasks for the tests of strategies that augment or regularise."""
 
 import functools
 

@@ -1,11 +1,14 @@
 """Strategies that change a task by itself: MetaMix, Meta-MaxUp and MetaAug."""
 
+# ruff: noqa: F811  (fixtures are imported, and named again as arguments)
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import init, make_task, objective, stack_tasks, take, task_loss
+from conftest import init, make_task, objective, take, task_loss
+from regulariser_cases import maml, tasks  # noqa: F401
 
 from mlti_jax import augmentation, backbones, interpolation, learners, strategies
 from mlti_jax.errors import InputError
@@ -14,16 +17,6 @@ from mlti_jax.types import Batch
 
 KEY = jax.random.key(0)
 LS = {"form": "label_sharing", "method": "mixup", "layers": (0,)}
-
-
-@pytest.fixture(scope="module")
-def maml():
-    return learners.maml(backbones.mlp((6, 7)), 3, steps=2)
-
-
-@pytest.fixture(scope="module")
-def tasks():
-    return stack_tasks([make_task(s) for s in range(4)])
 
 
 def rows_of(x, pool):
