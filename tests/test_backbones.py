@@ -87,6 +87,19 @@ def test_batch_norm_by_hand_with_running_averages():
     np.testing.assert_allclose(running, by_hand, atol=1e-4)
 
 
+def test_dense_block_without_norm_by_hand():
+    stack = backbones.Stack((backbones.DenseBlock(3, slope=0.1, norm=False),))
+    x = jax.random.normal(KEY, (4, 5))
+    (params,), state = stack.init(KEY, x)
+    assert set(params) == {"kernel", "bias"}
+    params = params | {"bias": jnp.array([0.5, -0.5, 0.0])}
+    out, new_state = stack.apply((params,), state, x, mode=Mode(True, True))
+    linear = np.asarray(x) @ np.asarray(params["kernel"]) + [0.5, -0.5, 0.0]
+    expected = np.where(linear > 0, linear, 0.1 * linear)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_equal(new_state, state)
+
+
 def test_padding_does_not_enter_the_statistics():
     stack, _ = NETWORKS["bio"]
     x = jax.random.normal(KEY, (6, 1024))

@@ -101,6 +101,9 @@ def test_encoders_of_huffpost():
     assert albert.backbone.albert.get_type("pretrained") is str
     assert albert.interpolation.layers[-1] == 13  # after the last of 12 layers
     assert get_config("huffpost", "encoder=bag_of_words").backbone.name == "mlp"
+    for learner in ("maml", "protonet", "matchingnet"):
+        light = get_config("huffpost", f"learner={learner}").backbone
+        assert (light.name, light.word_mean.norm) == ("word_mean", learner == "maml")
     with pytest.raises(InputError, match="unknown encoder 'bert'"):
         get_config("huffpost", "encoder=bert")
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import test_util
 
 from mlti_jax import backbones, data, extras, learners
 from mlti_jax import interpolation as itp
@@ -29,7 +30,7 @@ SMALL = functools.partial(backbones.albert, **SIZES)
 SEQUENCE_LAYERS = range(1, 5)  # whose input is a sequence; 4 is the pooling
 TABLE = text.Table(jax.random.normal(KEY, (50, 6)))
 # What `word_mean` is, with a small table.
-WORDS = Stack((text.TokenMean(TABLE), *backbones.mlp((7,)).layers))
+WORDS = Stack((text.TokenMean(TABLE), backbones.DenseBlock(7, norm=False)))
 
 
 def sentences(lengths, width, seed=0, vocabulary=50):
@@ -290,8 +291,23 @@ def test_mean_of_words_by_hand(mask_type):
     table, ids = np.asarray(TABLE.vectors), np.asarray(x["ids"])
     for row, length in enumerate([3, 1, 8]):
         by_hand = table[ids[row, :length]].mean(axis=0)
+        by_hand /= np.sqrt((by_hand**2).sum())
         np.testing.assert_allclose(out[row], by_hand, atol=1e-6)
     np.testing.assert_array_equal(out[3], 0.0)
+
+
+def test_unit_length_and_its_derivatives():
+    h = jax.random.normal(KEY, (5, 4))
+    out = text.unit_length(h)
+    by_loop = np.stack([row / np.linalg.norm(row) for row in np.asarray(h)])
+    np.testing.assert_allclose(out, by_loop, rtol=1e-6)
+    test_util.check_grads(text.unit_length, (h,), order=2, atol=1e-2, rtol=1e-2)
+    zero = jnp.zeros((1, 4))
+    np.testing.assert_array_equal(text.unit_length(zero), 0.0)
+    gradient = jax.jit(jax.grad(lambda h: text.unit_length(h).sum()))
+    np.testing.assert_array_equal(gradient(zero), 0.0)
+    each = jax.vmap(gradient)(h[:, None])[:, 0]
+    np.testing.assert_allclose(each, gradient(h), rtol=1e-5, atol=1e-6)
 
 
 def test_table_is_a_parameter_only_if_trained():
@@ -311,16 +327,17 @@ def test_table_is_a_parameter_only_if_trained():
 def test_word_mean_with_the_vectors_of_wordllama():
     pytest.importorskip("wordllama")
     safetensors = pytest.importorskip("safetensors.numpy")
-    stack = backbones.make("word_mean", hidden=(20, 10))
+    stack = backbones.make("word_mean", hidden=(20, 10), norm=False)
     encode = huffpost.wordllama_tokens(16)
     x = encode(["a senate vote on the budget", "", "wedding dress ideas"])
     assert x["mask"].sum(axis=1)[1] == 0
     params, state = stack.init(KEY, jax.tree.map(jnp.asarray, x))
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == (256 + 2) * 20 + 220
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 257 * 20 + 21 * 10
     out, _ = stack.apply(params, state, jax.tree.map(jnp.asarray, x), 0, 1)
     path = extras.package_file("wordllama", text.WORDLLAMA_TABLE, "text")
     table = safetensors.load_file(path)["embedding.weight"].astype(np.float32)
     assert table.shape == (32_000, 256)
     by_hand = table[x["ids"][0][x["mask"][0]]].mean(axis=0)
+    by_hand /= np.linalg.norm(by_hand)
     np.testing.assert_allclose(out[0], by_hand, atol=1e-5)
     np.testing.assert_array_equal(out[1], 0.0)

@@ -186,11 +186,13 @@ class DenseBlock(nn.Module):
       features: size of the output.
       slope: of the leaky ReLU; 0 is ReLU.
       dropout: share of the outputs set to zero in training.
+      norm: whether there is a batch-norm; a bias stands in its place if not.
     """
 
     features: int
     slope: float = 0.01
     dropout: float = 0.0
+    norm: bool = True
 
     @nn.compact
     def __call__(
@@ -204,7 +206,10 @@ class DenseBlock(nn.Module):
         shape = (h.shape[-1], self.features)
         kernel = self.param("kernel", uniform_fan_in, shape)
         out = run_linear(hook, h, kernel, jnp.matmul)
-        out = BatchNorm(name="norm")(out, mode, weight)
+        if self.norm:
+            out = BatchNorm(name="norm")(out, mode, weight)
+        else:
+            out += self.param("bias", nn.initializers.zeros, (self.features,))
         out = nn.leaky_relu(out, self.slope)
         if self.dropout > 0:
             out = nn.Dropout(self.dropout)(out, deterministic=not mode.train)

@@ -19,9 +19,16 @@ def mlp(
       slope: of the leaky ReLU; 0 is ReLU.
       dropout: share of each block's outputs set to zero in training.
     """
+    return Stack(dense_blocks(hidden, slope, dropout))
+
+
+def dense_blocks(
+    hidden: tuple[int, ...], slope: float, dropout: float, norm: bool = True
+) -> tuple[DenseBlock, ...]:
+    """Fully connected blocks with `hidden` outputs each; see `DenseBlock`."""
     if not hidden or min(hidden) < 1 or not 0 <= dropout < 1:
         raise InputError(
-            "mlp needs sizes >= 1 and a dropout in [0, 1), got hidden="
-            f"{tuple(hidden)}, dropout={dropout}"
+            "fully connected blocks need sizes >= 1 and a dropout in [0, 1), got "
+            f"hidden={tuple(hidden)}, dropout={dropout}"
         )
-    return Stack(tuple(DenseBlock(size, slope, dropout) for size in hidden))
+    return tuple(DenseBlock(size, slope, dropout, norm) for size in hidden)

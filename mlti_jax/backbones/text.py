@@ -17,9 +17,10 @@ import functools
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax import lax
 
 from mlti_jax import extras
-from mlti_jax.backbones.mlp import mlp
+from mlti_jax.backbones.mlp import dense_blocks
 from mlti_jax.backbones.stack import LayerHook, Mode, Stack
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
@@ -69,6 +70,12 @@ def masked_mean(h: Array, mask: Array) -> Array:
     return jnp.einsum("ntd,nt->nd", h, mask) / jnp.maximum(count, 1.0)
 
 
+def unit_length(h: Array) -> Array:
+    """Vectors `[N, D]` divided by their lengths; zero, and its gradient, stay zero."""
+    square = (h * h).sum(axis=-1, keepdims=True)
+    return jnp.where(square > 0, h * lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
+
+
 # ------------------------------------------------------------------ the mean of words
 
 
@@ -96,7 +103,10 @@ def wordllama_table() -> Table:
 
 
 class TokenMean(nn.Module):
-    """The mean of the vectors of a title's tokens: `{ids, mask}` to `[N, D]`.
+    """The direction of the mean of a title's word vectors: `{ids, mask}` to `[N, D]`.
+
+    The mean of few words is longer than that of many, which says nothing of what they
+    mean and rules distances; so it is brought to length 1, as wordllama does too.
 
     Attributes:
       table: the vectors.
@@ -120,16 +130,17 @@ class TokenMean(nn.Module):
         vectors = self.table.vectors
         if self.train_table:
             vectors = self.param("table", lambda _: vectors.astype(jnp.float32))
-        return masked_mean(look_up(vectors, ids), mask)
+        return unit_length(masked_mean(look_up(vectors, ids), mask))
 
 
 def word_mean(
     hidden: tuple[int, ...] = (256,),
     slope: float = 0.01,
     dropout: float = 0.0,
+    norm: bool = True,
     train_table: bool = False,
 ) -> Stack:
-    """The mean of wordllama's vectors, then fully connected blocks.
+    """The mean of wordllama's vectors at length 1, then fully connected blocks.
 
     A stand-in for ALBERT (App. E.8) that is there once installed and cheap to run; as
     with ALBERT, the default has one block, which a learner's head follows.
@@ -138,7 +149,9 @@ def word_mean(
       hidden: outputs of each block.
       slope: of the leaky ReLU; 0 is ReLU.
       dropout: share of each block's outputs set to zero in training.
+      norm: whether each block has a batch-norm. It gives features a scale that inner
+        learning rates suit; squared distances are far too large at that scale.
       train_table: whether the vectors are trained too.
     """
-    blocks = mlp(hidden, slope, dropout)
-    return Stack((TokenMean(wordllama_table(), train_table), *blocks.layers))
+    blocks = dense_blocks(hidden, slope, dropout, norm)
+    return Stack((TokenMean(wordllama_table(), train_table), *blocks))

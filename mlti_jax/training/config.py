@@ -40,6 +40,7 @@ def base_config() -> ConfigDict:
                     "hidden": (256,),
                     "slope": 0.01,
                     "dropout": 0.0,
+                    "norm": True,
                     "train_table": False,
                 },
             },
