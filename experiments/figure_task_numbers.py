@@ -146,15 +146,18 @@ class Point(NamedTuple):
 def shown_steps(panel: Panel, results: Results, steps: int | None = None) -> int | None:
     """The training steps of all points of a panel, so that they can be compared.
 
-    Those asked for, or the paper's if there is any such result, or the most that there
-    are; None if there is no result.
+    Those asked for, or those with the longest curves; of these the paper's, or the
+    most. None if there is no result.
     """
-    runs = [panel.run(strategy, n) for strategy in SHOWN for n in panel.numbers]
-    there = {found for run in runs for found in results.by_steps(run)}
+    numbers: dict[int, set[int]] = {}  # by training steps
+    for number in panel.numbers:
+        for strategy in SHOWN:
+            for found in results.by_steps(panel.run(strategy, number)):
+                numbers.setdefault(found, set()).add(number)
     if steps is not None:
-        return steps if steps in there else None
-    paper = paper_config(runs[0]).train.steps
-    return paper if paper in there else max(there, default=None)
+        return steps if steps in numbers else None
+    paper = paper_config(panel.run(SHOWN[0], panel.numbers[0])).train.steps
+    return max(numbers, key=lambda s: (len(numbers[s]), s == paper, s), default=None)
 
 
 def points(

@@ -7,6 +7,7 @@ paper that have results, each with the commands of its runs; the figures; and wh
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import sys
 
@@ -144,13 +145,19 @@ def _folded(title: str, lines: list[str]) -> str:
 
 
 def draw_task_numbers(results: Results, folder: pathlib.Path) -> None:
-    """Draws the figures of task numbers that have more than one point on a line."""
+    """Draws the figures of task numbers: the panels that have a line, not a point."""
+
+    def has_line(panel: figure_task_numbers.Panel) -> bool:
+        curves = figure_task_numbers.points(panel, results)
+        return any(len(line) > 1 for line in curves.values())
+
     for figure in figure_task_numbers.FIGURES:
-        found = [figure_task_numbers.points(panel, results) for panel in figure.panels]
-        if any(len(line) > 1 for curves in found for line in curves.values()):
+        panels = tuple(filter(has_line, figure.panels))
+        if panels:
             (folder / PICTURES).mkdir(exist_ok=True)
             path = folder / PICTURES / f"task_numbers_{figure.name}.png"
-            figure_task_numbers.draw(figure, results, path)
+            drawn = dataclasses.replace(figure, panels=panels)
+            figure_task_numbers.draw(drawn, results, path)
 
 
 def figure_parts(folder: pathlib.Path) -> list[str]:

@@ -122,6 +122,9 @@ def test_one_panel_has_one_number_of_steps(tmp_path):
     notes = figure_task_numbers.notes(MAML, results)
     assert notes == "30,000 steps, 1 seed, built-in images"
     assert figure_task_numbers.notes(MAML, results, 20) == "20 of 30,000 steps, 1 seed"
+    # A curve comes before single points, of however many steps.
+    leave_result(tmp_path, MAML, "mlti", 40, steps=10)
+    assert figure_task_numbers.shown_steps(MAML, Results(folder)) == 10
 
 
 def test_picture_of_task_numbers(tmp_path):

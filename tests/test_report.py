@@ -4,11 +4,12 @@ import pathlib
 import re
 
 import pytest
+from figure_cases import MAML, PROTONET, leave_result
 from table_cells import find_cell
 from table_files import leave_run
 
 from experiments import report
-from experiments.results_store import FOLDER, record
+from experiments.results_store import FOLDER, Results, record
 from experiments.table_jobs import Job
 from mlti_jax.errors import InputError
 
@@ -60,6 +61,20 @@ def test_pictures_have_words_and_commands(tmp_path):
     assert "App. B.3" in parts[1]
     assert "`python -m experiments.figures --figure=tsne" in parts[3]
     assert str(pictures / "tsne_isic.png") in parts[4]
+
+
+def test_curves_are_drawn_and_single_points_are_not(tmp_path, monkeypatch):
+    folder, drawn = tmp_path / "results", []
+    monkeypatch.setattr(
+        report.figure_task_numbers, "draw", lambda figure, *_: drawn.append(figure)
+    )
+    for panel in (MAML, PROTONET):
+        leave_result(tmp_path, panel, "vanilla", 16)
+    report.draw_task_numbers(Results(folder), folder)
+    assert not drawn
+    leave_result(tmp_path, PROTONET, "vanilla", 24)
+    report.draw_task_numbers(Results(folder), folder)
+    assert [figure.panels for figure in drawn] == [(PROTONET,)]
 
 
 def test_all_committed_pictures_have_words():
