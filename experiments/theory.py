@@ -7,8 +7,8 @@ Prints, and draws into DIR:
                       with those that the paper prints (Lemmas 1, 2 and 4);
   total_variance.png  how much of the variance of features lies between tasks
                       (App. B.3): pixels of RainbowMNIST from the images that come with
-                      the install, and Metabolism's fingerprints if they are prepared
-                      in `--data_dir`;
+                      the install, and the fingerprints of NCI and Metabolism if they
+                      are prepared in `--data_dir`;
   theory.json         all numbers.
 
 `tasks above` counts the tasks that alone vary more than all tasks together, in the

@@ -13,20 +13,22 @@ from mlti_jax.data.pools import take_inputs
 from mlti_jax.data.prepared import builder
 
 NUM_EIGENVALUES = 20
+MOLECULES = {"nci": "NCI", "metabolism": "Metabolism"}
 PARTS = ("within_class", "between_classes", "between_tasks")
 
 
 def load_pools(data_dir: str | None) -> dict[str, DomainPool]:
     """The training tasks of the data that there is, by name.
 
-    RainbowMNIST comes with the install; Metabolism is added if it is prepared.
+    RainbowMNIST comes with the install; the molecules are added if they are prepared.
     """
     splits = data.load("rainbow_mnist", source="builtin", images_per_class=8)
     pools = {"RainbowMNIST, pixels": splits.train}
     folder = pathlib.Path(data_dir or data.default_data_dir()).expanduser()
-    if builder("metabolism", folder).is_prepared():
-        splits = data.load("metabolism", data_dir=data_dir)
-        pools["Metabolism, fingerprints"] = splits.train
+    for name, title in MOLECULES.items():
+        if builder(name, folder).is_prepared():
+            splits = data.load(name, data_dir=data_dir)
+            pools[f"{title}, fingerprints"] = splits.train
     return pools
 
 
