@@ -147,6 +147,12 @@ def normalise(
     return x * factor + (offset - mean * factor)
 
 
+def unit(a: Array) -> Array:
+    """Vectors `[..., D]` scaled to length one; zeros stay zeros."""
+    # The square root of 0 has no derivative: a constant is added below it.
+    return a / jnp.sqrt(jnp.sum(a**2, axis=-1, keepdims=True) + 1e-12)
+
+
 def _patches(x: Array, size: tuple[int, int], strides: int, pads) -> Array:
     """Every window as a row: `[N, H, W, C] -> [N, H', W', kh * kw * C]`."""
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)))

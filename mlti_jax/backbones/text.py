@@ -17,9 +17,8 @@ import functools
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jax import lax
 
-from mlti_jax import extras
+from mlti_jax import extras, ops
 from mlti_jax.backbones.mlp import dense_blocks
 from mlti_jax.backbones.stack import LayerHook, Mode, Stack
 from mlti_jax.errors import InputError
@@ -70,12 +69,6 @@ def masked_mean(h: Array, mask: Array) -> Array:
     return jnp.einsum("ntd,nt->nd", h, mask) / jnp.maximum(count, 1.0)
 
 
-def unit_length(h: Array) -> Array:
-    """Vectors `[N, D]` divided by their lengths; zero, and its gradient, stay zero."""
-    square = (h * h).sum(axis=-1, keepdims=True)
-    return jnp.where(square > 0, h * lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
-
-
 # ------------------------------------------------------------------ the mean of words
 
 
@@ -106,7 +99,7 @@ class TokenMean(nn.Module):
     """The direction of the mean of a title's word vectors: `{ids, mask}` to `[N, D]`.
 
     The mean of few words is longer than that of many, which says nothing of what they
-    mean and rules distances; so it is brought to length 1, as wordllama does too.
+    mean and rules distances; so it is brought to length 1.
 
     Attributes:
       table: the vectors.
@@ -130,7 +123,7 @@ class TokenMean(nn.Module):
         vectors = self.table.vectors
         if self.train_table:
             vectors = self.param("table", lambda _: vectors.astype(jnp.float32))
-        return unit_length(masked_mean(look_up(vectors, ids), mask))
+        return ops.unit(masked_mean(look_up(vectors, ids), mask))
 
 
 def word_mean(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from mlti_jax import ops
 from mlti_jax.backbones import Stack
 from mlti_jax.errors import InputError, check_range, unknown_name
 from mlti_jax.learners.base import (
@@ -66,13 +67,7 @@ def squared_euclidean(a: Array, b: Array) -> Array:
 
 def cosine(a: Array, b: Array) -> Array:
     r""":math:`1 - \frac{a_k \cdot b_r}{\|a_k\| \|b_r\|}`, as `[N, C]`; 1 for zeros."""
-    return 1 - unit(a) @ unit(b).T
-
-
-def unit(a: Array) -> Array:
-    """Vectors `[..., D]` scaled to length one; zeros stay zeros."""
-    # The square root of 0 has no derivative: a constant is added below it.
-    return a / jnp.sqrt(jnp.sum(a**2, axis=-1, keepdims=True) + 1e-12)
+    return 1 - ops.unit(a) @ ops.unit(b).T
 
 
 DISTANCES = {"squared_euclidean": squared_euclidean, "cosine": cosine}

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from mlti_jax import ops
 from mlti_jax.backbones import Head, Stack
 from mlti_jax.errors import InputError, check_range
 from mlti_jax.learners.base import (
@@ -26,7 +27,7 @@ from mlti_jax.learners.base import (
     mode_for,
     run_task,
 )
-from mlti_jax.learners.metric import prototypes, unit
+from mlti_jax.learners.metric import prototypes
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 
@@ -155,12 +156,12 @@ class SupervisedLearner:
 
         model = variables.params["model"]
         positive = features(model, support.x, support.weight)
-        centres = unit(prototypes(positive, support))
+        centres = ops.unit(prototypes(positive, support))
         tuned = (model, centres.T, jnp.zeros(centres.shape[0]))
 
         def outputs(params, x, weight):
             model, kernel, bias = params
-            return unit(features(model, x, weight)) @ kernel + bias
+            return ops.unit(features(model, x, weight)) @ kernel + bias
 
         optimiser = optax.adam(self.learning_rate)
 
@@ -300,7 +301,7 @@ class MultiTaskLearner:
 
     def _features(self, h: Array) -> Array:
         h = h.reshape(h.shape[0], -1)
-        return unit(h) if self.unit_features else h
+        return ops.unit(h) if self.unit_features else h
 
 
 def sl(
