@@ -11,7 +11,7 @@ import pytest
 from conftest import init, make_task
 
 from mlti_jax import backbones, learners
-from mlti_jax.learners.low_rank import Displaced
+from mlti_jax.learners.low_rank import Displaced, LowRank
 from mlti_jax.learners.update_rules import Factors
 
 KEY = jax.random.key(0)
@@ -43,13 +43,13 @@ def away_from_identity(variables):
     return variables.replace(params={**params, "rule": rule})
 
 
-def make(name, adapted=(1, 2, 3), **options):
+def make(name, adapted=(1, 2, 3), steps=3, **options):
     learner = getattr(learners, name)(
         backbones.mlp((16, 7, 5)),
         3,
         adapted_layers=adapted,
         inner_learning_rate=0.1,
-        steps=3,
+        steps=steps,
         **options,
     )
     task = make_task(1, shape=(8,))
@@ -63,6 +63,7 @@ def make(name, adapted=(1, 2, 3), **options):
         ((1, 2, 3), {}),
         ((1, 3), {}),
         ((0, 1, 2, 3), {}),
+        ((1, 3), {"steps": 1}),  # with so few, MetaSGD does without pairs of samples
         ((1, 3), {"second_order": False}),
         ((1, 3), {"unroll": False, "remat": True}),
     ],
@@ -120,6 +121,44 @@ def test_a_displaced_kernel_by_hand(weighted):
     linear = backbones.LinearMap(x @ shared, shared, None, x)
     np.testing.assert_allclose(displaced.hook(x)(1, linear), x @ kernel, rtol=1e-4)
     np.testing.assert_array_equal(displaced.hook(x)(0, linear), linear.output)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])  # without and with pairs of samples
+def test_weighted_steps_by_hand(num_steps):
+    """With the loss sum(c * h W), each step subtracts A * h^T c from the kernel."""
+    rng = np.random.default_rng(0)
+    n, inputs, outputs = 4, 6, 3
+    h, kernel, weight, c, x = (
+        rng.normal(size=shape).astype(np.float32)
+        for shape in (
+            (n, inputs),
+            (inputs, outputs),
+            (inputs, outputs),
+            (n, outputs),
+            (5, inputs),
+        )
+    )
+    factors = Factors(h, lambda delta: delta, weight)
+
+    def loss(params, hook, index):
+        return (c * hook(0, backbones.LinearMap(None, kernel, None, h))).sum()
+
+    loop = functools.partial(learners.adapt, num_steps=num_steps)
+    _, displaced = LowRank(0, kernel, h, factors, num_steps).adapt(
+        loss, (), lambda grads: grads, loop
+    )
+    expected = kernel.copy()
+    for _ in range(num_steps):
+        for i in range(inputs):
+            for o in range(outputs):
+                expected[i, o] -= weight[i, o] * sum(
+                    h[k, i] * c[k, o] for k in range(n)
+                )
+    np.testing.assert_allclose(displaced.kernel(), expected, rtol=1e-4, atol=1e-5)
+    linear = backbones.LinearMap(x @ kernel, kernel, None, x)
+    np.testing.assert_allclose(
+        displaced.hook(x)(0, linear), x @ expected, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_first_order_still_learns_the_matrices():

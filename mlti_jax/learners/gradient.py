@@ -226,7 +226,7 @@ class GradientLearner:
         start, step = self._adapted(params), partial(self.rule.step, rule_params)
         if perturbation is None:
             h = shared(key)
-            low_rank = self._low_rank(params, rule_params, h)
+            low_rank = self._low_rank(params, rule_params, h, num_steps)
             if low_rank is not None:
                 adapted, displaced = low_rank.adapt(
                     lambda rest, hook, index: loss_of(
@@ -271,7 +271,7 @@ class GradientLearner:
         adapted = loop(None, start, step, gradient=lambda _: mean_gradient)
         return self._merge(params, adapted), None
 
-    def _low_rank(self, params, rule_params, h: PyTree) -> LowRank | None:
+    def _low_rank(self, params, rule_params, h, num_steps: int) -> LowRank | None:
         """A short way for the first adapted layer's kernel, where there is one.
 
         There is if it is a linear map of fewer samples than it has inputs.
@@ -284,7 +284,7 @@ class GradientLearner:
         # In first-order learning the inner gradient, and so its factor, is a constant.
         source = h if self.second_order else jax.lax.stop_gradient(h)
         factors = self.rule.factors(rule_params, source)
-        return LowRank(layer, params[layer]["kernel"], h, factors)
+        return LowRank(layer, params[layer]["kernel"], h, factors, num_steps)
 
     def predict(
         self,

@@ -11,8 +11,15 @@ where l and r are the update rule's factors. The inner loop then runs on `[N, N]
 `[N, O]` arrays; the product with the shared W_0 is one for all tasks, and no `[I, O]`
 copy of it is made for a task, nor for a task's second derivatives. This is exact.
 
-A rule may also weigh the step's entries, as MetaSGD does: then :math:`l^\top D_t` is
-multiplied by weights, and written for the moment of its use, but never kept.
+A rule may also weigh the step's entries by A `[I, O]`, as MetaSGD does. Then
+
+.. math:: (x (A \circ l^\top D_t))_{no} = \sum_m K_{nmo} (D_t)_{mo},
+          \quad K_{nmo} = \sum_i x_{ni} l_{mi} A_{io},
+
+and K `[N, N, O]` of the support set is one product with the shared A before the loop.
+It has N times the rows of the product with W_0, so that it is the shorter way while N
+is not much larger than the number of steps. Else, and for the query set, which passes
+once, :math:`A \circ l^\top D_t` is written for the moment of its use, but never kept.
 """
 
 from __future__ import annotations
@@ -26,6 +33,11 @@ import jax.numpy as jnp
 from mlti_jax.backbones import Hook, LinearMap
 from mlti_jax.learners.update_rules import Factors
 from mlti_jax.types import Array, PyTree
+
+# Up to so many samples for each inner step, products of pairs of samples are faster:
+# MetaSGD, 500 x 500, 5 steps, whole meta-gradients: 2.1 times with 10 samples, a third
+# as fast with 40.
+PAIRS_PER_STEP = 3
 
 
 class Displaced(NamedTuple):
@@ -61,12 +73,14 @@ class LowRank(NamedTuple):
       kernel: W_0, `[I, O]`.
       h: what enters it, `[N, I]`.
       factors: of the step.
+      num_steps: of the inner loop.
     """
 
     layer: int
     kernel: Array
     h: Array
     factors: Factors
+    num_steps: int
 
     def adapt(
         self,
@@ -86,7 +100,9 @@ class LowRank(NamedTuple):
         Returns:
           The adapted parameters, and the kernel's change.
         """
-        base, product = self.h @ self.kernel, _product(self.factors, self.h)
+        few = self.h.shape[0] <= PAIRS_PER_STEP * self.num_steps
+        product = (_pair_product if few else _product)(self.factors, self.h)
+        base = self.h @ self.kernel
 
         def loss_fn(phi, index, output_change):
             rest, displacement = phi
@@ -125,13 +141,23 @@ def _change(factors: Factors, total: Array) -> Array:
 
 
 def _product(factors: Factors, x: Array) -> Callable[[Array], Array]:
-    """`D -> x (l^T D)`, without a matrix `[I, O]` that is kept for derivatives."""
+    """`D -> x (A * l^T D)`, without a matrix `[I, O]` that is kept for derivatives."""
     if factors.weight is None:
         gram = x @ factors.left.T
         return lambda total: gram @ total
     left, _, weight = factors
     product = jax.checkpoint(lambda x, l, w, total: x @ (w * (l.T @ total)))  # noqa: E741
     return lambda total: product(x, left, weight, total)
+
+
+def _pair_product(factors: Factors, x: Array) -> Callable[[Array], Array]:
+    """The same, by K: more work beforehand, and next to none for each D."""
+    if factors.weight is None:
+        return _product(factors, x)
+    pairs = x[:, None] * factors.left  # [N, N, I]
+    rows = pairs.reshape(-1, x.shape[1]) @ factors.weight
+    k = rows.reshape(*pairs.shape[:2], -1)
+    return lambda total: jnp.einsum("nmo,mo->no", k, total)
 
 
 def _replace_output(layer: int, output: Array) -> Hook:
