@@ -9,7 +9,7 @@ from experiments.results_store import Results, record
 from experiments.table_formats import markdown
 from experiments.table_jobs import Job, command_to_type, paper_config, planned
 from experiments.table_render import Renderer
-from experiments.variations import ALL_TABLES, METABOLISM
+from experiments.variations import ALL_TABLES, METABOLISM, OURS
 
 PER_TASK = (0.5, 0.6, 0.7, 0.8)
 CELLS = {(cell.row.group, cell.row.title): cell for cell in METABOLISM.cells()}
@@ -17,16 +17,17 @@ CELLS = {(cell.row.group, cell.row.title): cell for cell in METABOLISM.cells()}
 
 def test_they_come_after_the_papers():
     assert list(ALL_TABLES)[: len(TABLES)] == list(TABLES)
-    assert not set(TABLES) & {METABOLISM.name}
+    assert not set(TABLES) & set(OURS)
 
 
-def test_rows_change_one_thing():
+@pytest.mark.parametrize("table", OURS.values(), ids=list(OURS))
+def test_rows_change_one_thing(table):
     base = {
         cell.row.learner: paper_config(cell.run).to_dict()
-        for cell in CELLS.values()
+        for cell in table.cells()
         if cell.row.title == "MLTI"
     }
-    for cell in CELLS.values():
+    for cell in table.cells():
         assert len(cell.row.overrides) == ("," in cell.row.title)
         for field, value in cell.row.overrides:
             before = base[cell.row.learner]
@@ -43,8 +44,10 @@ def test_vanilla_is_that_of_the_same_variation(learner):
     assert other == CELLS[learner, "Vanilla, path fingerprints"]
 
 
-def test_plain_rows_are_the_papers_runs():
-    ours = {CELLS[learner, "MLTI"].run for learner in ("ProtoNet", "MAML")}
+@pytest.mark.parametrize("table", OURS.values(), ids=list(OURS))
+def test_plain_rows_are_the_papers_runs(table):
+    ours = {cell.run for cell in table.cells() if cell.row.title == "MLTI"}
+    assert len(ours) == 2
     assert ours <= {cell.run for cell in TABLES["overall_ls"].cells()}
 
 
@@ -59,10 +62,13 @@ def test_steps_of_a_row_are_its_own():
     assert cut.name != job.name
 
 
-def test_names_differ():
-    names = [job.name for job in planned(METABOLISM.cells(), seeds=2)]
-    assert len(set(names)) == 2 * len(CELLS)
-    assert "metabolism/paper-maml-mlti-drawn1-seed0" in names
+@pytest.mark.parametrize("table", OURS.values(), ids=list(OURS))
+def test_names_differ(table):
+    cells = table.cells()
+    names = [job.name for job in planned(cells, seeds=2)]
+    assert len(set(names)) == 2 * len(cells)
+    dataset = table.columns[0].config
+    assert f"{dataset}/paper-maml-mlti-drawn1-seed0" in names
 
 
 def test_there_is_no_number_of_the_paper(tmp_path):

@@ -13,11 +13,12 @@ ENCODER = Variant(
     other_overrides={"metareg": (("learner.maml.adapted_layers", (-1,)),)},
 )
 
+NCI = Column("NCI (5-shot)", "nci", variant=SPLIT)
 METABOLISM = Column("Metabolism (5-shot)", "metabolism", variant=SPLIT)
 LABEL_SHARING = (
     Column("Pose (15-shot)", "pose", metric="mse"),
     Column("RMNIST (1-shot)", "rainbow_mnist"),
-    Column("NCI (5-shot)", "nci", variant=SPLIT),
+    NCI,
     METABOLISM,
 )
 
