@@ -10,6 +10,7 @@ training would change is not in them; it shows where curves of few seeds are une
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import pathlib
 import textwrap
@@ -22,11 +23,12 @@ from experiments.results_store import BySeed, Results
 from experiments.table_jobs import paper_config
 from experiments.table_render import NOTATIONS
 from experiments.table_state import BUILTIN
-from experiments.table_statistics import Summary, paired, summarise
+from experiments.table_statistics import Difference, Summary, paired, summarise
 from mlti_jax.progress import say
 
 WIDTH = 5.2
-SHOWN = ("vanilla", "intra", "cross", "mlti")
+VANILLA = "vanilla"
+SHOWN = (VANILLA, "intra", "cross", "mlti")
 MARKERS = dict(zip(SHOWN, "os^D", strict=True))
 ACCURACY = NOTATIONS["accuracy"]
 
@@ -66,6 +68,11 @@ class Panel:
         # The paper's numbers are drawn, and printed nowhere.
         return Cell(row(self.learner, strategy, "", shots=self.shots), column, "")
 
+    @property
+    def points(self) -> list[tuple[str, int]]:
+        """All `(strategy, number)`, one strategy after the other."""
+        return [(strategy, number) for strategy in SHOWN for number in self.numbers]
+
     def run(self, strategy: str, number: int) -> Run:
         """What makes a point."""
         return self.cell(strategy, number).run
@@ -86,6 +93,11 @@ class Figure:
     number: int
     unit: str
     panels: tuple[Panel, ...]
+
+    @property
+    def file_stem(self) -> str:
+        """The name of its file, without the ending."""
+        return f"task_numbers_{self.name}"
 
     def cells(self) -> list[Cell]:
         """All points: one number after the other, so that each can soon be drawn."""
@@ -146,58 +158,59 @@ class Point(NamedTuple):
 def shown_steps(panel: Panel, results: Results, steps: int | None = None) -> int | None:
     """The training steps of all points of a panel, so that they can be compared.
 
-    Those asked for, or those with the longest curves; of these the paper's, or the
-    most. None if there is no result.
+    Those asked for, or those that most points have; of these the paper's, or the most.
+    None if there is no result.
     """
-    numbers: dict[int, set[int]] = {}  # by training steps
-    for number in panel.numbers:
-        for strategy in SHOWN:
-            for found in results.by_steps(panel.run(strategy, number)):
-                numbers.setdefault(found, set()).add(number)
+    counts = collections.Counter(
+        found
+        for strategy, number in panel.points
+        for found in results.by_steps(panel.run(strategy, number))
+    )
     if steps is not None:
-        return steps if steps in numbers else None
-    paper = paper_config(panel.run(SHOWN[0], panel.numbers[0])).train.steps
-    return max(numbers, key=lambda s: (len(numbers[s]), s == paper, s), default=None)
+        return steps if steps in counts else None
+    paper = paper_config(panel.run(*panel.points[0])).train.steps
+    return max(counts, key=lambda s: (counts[s], s == paper, s), default=None)
+
+
+def shown(
+    panel: Panel, results: Results, steps: int | None = None
+) -> dict[tuple[str, int], BySeed]:
+    """The results of a panel's points `(strategy, number)`, where there are any."""
+    steps = shown_steps(panel, results, steps)
+    found = {
+        point: results.by_steps(panel.run(*point)).get(steps) for point in panel.points
+    }
+    return {point: by_seed for point, by_seed in found.items() if by_seed}
 
 
 def points(
     panel: Panel, results: Results, steps: int | None = None
 ) -> dict[str, list[Point]]:
     """For each strategy the points that have results; empty if there are none."""
-    steps = shown_steps(panel, results, steps)
+    all_found = shown(panel, results, steps)
     curves: dict[str, list[Point]] = {}
-    for strategy in SHOWN:
-        for number in panel.numbers:
-            found = _of(panel, strategy, number, results, steps)
-            if not found:
-                continue
-            summary = summarise(found)
-            if isinstance(summary, str):
-                say(f"{panel.run(strategy, number).name} is not drawn: {summary}")
-                continue
-            baseline = _of(panel, "vanilla", number, results, steps)
-            difference = None
-            if strategy != "vanilla" and baseline:
-                compared = paired(found, baseline)
-                difference = None if isinstance(compared, str) else compared[:2]
-            point = Point(number, summary, difference)
-            curves.setdefault(strategy, []).append(point)
+    for (strategy, number), found in all_found.items():
+        summary = summarise(found)
+        if isinstance(summary, str):
+            say(f"{panel.run(strategy, number).name} is not drawn: {summary}")
+            continue
+        difference = None
+        baseline = all_found.get((VANILLA, number))
+        if strategy != VANILLA and baseline:
+            compared = paired(found, baseline)
+            if isinstance(compared, Difference):
+                difference = (compared.mean, compared.ci95)
+        point = Point(number, summary, difference)
+        curves.setdefault(strategy, []).append(point)
     return curves
-
-
-def _of(
-    panel: Panel, strategy: str, number: int, results: Results, steps: int | None
-) -> BySeed:
-    return results.by_steps(panel.run(strategy, number)).get(steps, {})
 
 
 def notes(panel: Panel, results: Results, steps: int | None = None) -> str:
     """Steps and seeds of the points of a panel, and what is not as in the paper."""
     steps = shown_steps(panel, results, steps)
-    runs = [(strategy, number) for strategy in SHOWN for number in panel.numbers]
-    found = [by for run in runs if (by := _of(panel, *run, results, steps))]
+    found = shown(panel, results, steps).values()
     seeds = sorted({len(by_seed) for by_seed in found})
-    paper = paper_config(panel.run("vanilla", panel.numbers[0])).train.steps
+    paper = paper_config(panel.run(*panel.points[0])).train.steps
     parts = [f"{steps:,} steps" if steps == paper else f"{steps:,} of {paper:,} steps"]
     number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     parts.append(f"{number} seed{'' if seeds == [1] else 's'}")

@@ -43,16 +43,15 @@ from experiments import (
     figure_task_numbers,
     figure_tsne,
     finished_run,
-    results_store,
+    run_flags,
 )
 from experiments.configs import rainbow_mnist
 from experiments.figure_tsne import Features
 from experiments.paper.tables import LEARNERS, STRATEGIES
 from experiments.results_store import Results
-from experiments.table_jobs import Place, planned
-from experiments.table_listing import dry_run
-from experiments.table_runs import Runner
-from mlti_jax.command_line import DATA_DIR
+from experiments.run_flags import ONLY, SEEDS, STEPS
+from experiments.table_jobs import planned
+from mlti_jax.command_line import DATA_DIR, output_folder
 from mlti_jax.data import DATASETS
 from mlti_jax.errors import InputError, unknown_name
 from mlti_jax.progress import say
@@ -65,6 +64,7 @@ FIGURES = {
 }
 
 flags.declare_key_flag("data_dir")
+flags.adopt_module_key_flags(run_flags)
 # Other tools have flags of these names too, for the same things.
 SHARED = {"allow_override": True}
 FIGURE = flags.DEFINE_string("figure", None, f"One of {', '.join(FIGURES)}.")
@@ -82,27 +82,6 @@ FEATURES = flags.DEFINE_enum(
 DATASETS_SHOWN = flags.DEFINE_list(
     "datasets", None, "sheets: names of datasets; all that are prepared if none."
 )
-RESULTS = flags.DEFINE_string(
-    "results", str(results_store.FOLDER), "Where results are kept.", **SHARED
-)
-DRY_RUN = flags.DEFINE_bool(
-    "dry_run", False, "Say what would be run, and exit.", **SHARED
-)
-RUN = flags.DEFINE_bool("run", False, "Run what is missing.", **SHARED)
-SEEDS = flags.DEFINE_integer(
-    "seeds", 1, "Seeds of each run, from 0.", lower_bound=1, **SHARED
-)
-STEPS = flags.DEFINE_integer(
-    "steps",
-    None,
-    "Training steps; the paper's if not given.",
-    lower_bound=1,
-    **SHARED,
-)
-ONLY = flags.DEFINE_list(
-    "only", [], "Words that parts of a run's name begin with.", **SHARED
-)
-JOBS = flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1, **SHARED)
 
 
 # -------------------------------------------------------------------- task_numbers
@@ -110,29 +89,19 @@ JOBS = flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1, **SHARE
 
 def task_numbers() -> None:
     """Plans, runs or draws the figures of task numbers."""
-    folder = _path(RESULTS.value)
-    if not (RUN.value or DRY_RUN.value):
-        _draw_task_numbers(Results(folder), _output())
+    if not run_flags.is_to_run("seeds", "jobs", "only"):
+        folder = output_folder(OUTPUT.value)
+        _draw_task_numbers(Results(run_flags.results_folder()), folder)
         return
-    place = Place(_path(WORKDIR.value), _path(DATA_DIR.value))
-    jobs = planned(
-        [cell for figure in figure_task_numbers.FIGURES for cell in figure.cells()],
-        seeds=SEEDS.value,
-        steps=STEPS.value,
-        only=ONLY.value,
-    )
-    if DRY_RUN.value:
-        print(dry_run(jobs, Results(folder), place, JOBS.value))
-    elif place.workdir is None:
-        raise InputError("--run needs --workdir=DIR, where runs leave all they make")
-    else:
-        Runner(jobs, place, folder, JOBS.value).run()
+    cells = [cell for figure in figure_task_numbers.FIGURES for cell in figure.cells()]
+    jobs = planned(cells, seeds=SEEDS.value, steps=STEPS.value, only=ONLY.value)
+    run_flags.run_or_tell(jobs, WORKDIR.value)
 
 
 def _draw_task_numbers(results: Results, folder: pathlib.Path) -> None:
     written = []
     for figure in figure_task_numbers.FIGURES:
-        path = folder / f"task_numbers_{figure.name}.png"
+        path = folder / f"{figure.file_stem}.png"
         panels = figure_task_numbers.draw(figure, results, path, STEPS.value)
         for panel in panels:
             curves = figure_task_numbers.points(panel, results, STEPS.value)
@@ -146,7 +115,7 @@ def _draw_task_numbers(results: Results, folder: pathlib.Path) -> None:
     if not written:
         steps = f" of {STEPS.value} steps" if STEPS.value else ""
         raise InputError(
-            f"there are no results{steps} for task_numbers in {RESULTS.value}; --run "
+            f"there are no results{steps} for task_numbers in {results.folder}; --run "
             "makes them, --dry_run says which"
         )
     _tell(written)
@@ -157,7 +126,7 @@ def _draw_task_numbers(results: Results, folder: pathlib.Path) -> None:
 
 def tsne() -> None:
     """Draws original and interpolated tasks."""
-    folder = _output()
+    folder = output_folder(OUTPUT.value)
     experiment, features = _experiment_and_features()
     originals, vectors = figure_tsne.task_vectors(experiment, features)
     print(figure_tsne.distances(originals, vectors))
@@ -207,7 +176,7 @@ def _default_config() -> ConfigDict:
 
 def sheets() -> None:
     """Draws a sheet for each dataset."""
-    folder = _output()
+    folder = output_folder(OUTPUT.value)
     for name in DATASETS_SHOWN.value or ():
         if name not in DATASETS:
             raise unknown_name("dataset", name, DATASETS)
@@ -240,15 +209,13 @@ def main(argv: list[str]) -> None:
     if LIST.value:
         print("\n".join(f"{name:13} {text}" for name, text in FIGURES.items()))
         print("\ntask_numbers:")
-        print(figure_task_numbers.listing(Results(_path(RESULTS.value))))
+        print(figure_task_numbers.listing(Results(run_flags.results_folder())))
         return
     if FIGURE.value is None:
         raise InputError(f"--figure is missing; choose one of: {', '.join(FIGURES)}")
     if FIGURE.value not in FIGURES:
         raise unknown_name("figure", FIGURE.value, FIGURES)
-    if DRY_RUN.value and RUN.value:
-        raise InputError("--run and --dry_run exclude each other; choose one")
-    if (DRY_RUN.value or RUN.value) and FIGURE.value != "task_numbers":
+    if FIGURE.value != "task_numbers" and run_flags.is_to_run("seeds", "jobs", "only"):
         raise InputError(
             f"--run and --dry_run are for --figure=task_numbers; {FIGURE.value} needs "
             "no runs of its own"
@@ -256,24 +223,8 @@ def main(argv: list[str]) -> None:
     {"task_numbers": task_numbers, "tsne": tsne, "sheets": sheets}[FIGURE.value]()
 
 
-def _output() -> pathlib.Path:
-    if OUTPUT.value is None:
-        raise InputError("--output is missing, the folder for pictures")
-    folder = pathlib.Path(OUTPUT.value).expanduser()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise InputError(f"--output={folder} is a file, not a directory") from None
-    return folder
-
-
 def _tell(paths: list[pathlib.Path]) -> None:
     print("\npictures: " + ", ".join(map(str, paths)))
-
-
-def _path(text: str | None) -> pathlib.Path | None:
-    """Absolute, since runs start in the root of the project."""
-    return None if text is None else pathlib.Path(text).expanduser().absolute()
 
 
 if __name__ == "__main__":

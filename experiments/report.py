@@ -8,24 +8,31 @@ paper that have results, each with the commands of its runs; the figures; and wh
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import sys
 
 from absl import flags
 
-from experiments import figure_task_numbers, results_store
+from experiments import (
+    figure_task_numbers,
+    results_store,
+    theory_remainders,
+    theory_variance,
+)
 from experiments.paper import Cell, Run, Table
-from experiments.results_store import Results
+from experiments.results_store import PICTURES, BySeed, Results, existing_folder
 from experiments.table_formats import Section, counted, markdown_table
 from experiments.table_render import HOW, Renderer
 from experiments.variations import ALL_TABLES
 from mlti_jax import command_line
+from mlti_jax.command_line import absolute
 from mlti_jax.errors import InputError
 from mlti_jax.progress import say
+from mlti_jax.training.workdir import read_json
 
 ROOT = pathlib.Path(__file__).parent.parent
 NOTES = "notes.md"  # words on the results; the only part that is written by hand
-PICTURES = "pictures"
 
 SHARED = {"allow_override": True}
 RESULTS = flags.DEFINE_string(
@@ -67,14 +74,21 @@ PICTURE_WORDS = {
         "experiments.theory --output=DIR --data_dir=DATA",
     ),
 }
+THEORY = (
+    "Measured by `python -m experiments.theory --output=DIR --data_dir=DATA`, and "
+    "drawn below. The order of what an approximation leaves over is the slope of its "
+    "logarithm, by the size of the features and by the spread of the mixtures; a "
+    "second-order one must have 3 or more."
+)
 UNTOUCHED = "Nothing has been run for: {}; see `python -m experiments.tables --list`."
 
 
-def page(folder: pathlib.Path) -> str:
+def page(folder: pathlib.Path, place: pathlib.Path = ROOT) -> str:
     """The whole page.
 
     Args:
       folder: of the results.
+      place: where the page will lie, for its links to pictures.
     """
     results = Results(folder)
     blocks = [HEAD]
@@ -87,21 +101,33 @@ def page(folder: pathlib.Path) -> str:
         blocks += [f"### {table.name}", table.caption, *parts] if parts else []
         untouched += [] if parts else [table.name]
     blocks += [UNTOUCHED.format(", ".join(untouched))] if untouched else []
-    blocks += figure_parts(folder)
+    blocks += theory_parts(folder) + figure_parts(folder, place)
     return "\n\n".join(blocks) + "\n"
 
 
 def table_parts(table: Table, results: Results) -> list[str]:
-    """The columns of a table that have results, each with its commands."""
+    """The columns of a table that have results, each with the commands of these.
+
+    What has none is named at the end. Empty if that is all.
+    """
     renderer = Renderer(results, absent=lambda run: [])
-    parts = []
+    parts, absent = [], []
     for column in table.columns:
-        cells = [cell for cell in table.column_cells(column) if cell.is_given]
-        commands = [line for cell in cells for line in _commands(cell, results)]
+        shown = renderer.shown(table, column)
+        commands = [
+            _commands(_title(cell, run), shown[run])
+            for cell in table.column_cells(column)
+            for run in (cell.run, cell.other_run)
+            if shown.get(run)
+        ]
         if commands:
             section = renderer.section(table, column)
             parts += [f"**{column.title}**", markdown_table(_shown(section))]
             parts.append(_folded(f"{counted(len(commands), 'command')}", commands))
+        else:
+            absent.append(column.title)
+    if parts and absent:
+        parts.append(f"Not run: {', '.join(absent)}.")
     return parts
 
 
@@ -120,18 +146,13 @@ def _shown(section: Section) -> Section:
     return Section(section.title, pick(section.header), lines)
 
 
-def _commands(cell: Cell, results: Results) -> list[str]:
-    """The commands of a cell's runs: one for all seeds of as many steps."""
-    lines = []
-    for run in filter(None, (cell.run, cell.other_run)):
-        for by_seed in results.by_steps(run).values():
-            seeds = sorted(by_seed)
-            command = by_seed[seeds[0]]["command"].replace(
-                f"--config.seed={seeds[0]} ", "--config.seed=SEED "
-            )
-            which = ", ".join(map(str, seeds))
-            lines.append(f"{_title(cell, run)}; seeds {which}\n\n  `{command}`")
-    return lines
+def _commands(title: str, by_seed: BySeed) -> str:
+    """The command of a run: one for all its seeds."""
+    seeds = sorted(by_seed)
+    command = by_seed[seeds[0]]["command"].replace(
+        f"--config.seed={seeds[0]} ", "--config.seed=SEED "
+    )
+    return f"{title}; seeds {', '.join(map(str, seeds))}\n\n  `{command}`"
 
 
 def _title(cell: Cell, run: Run) -> str:
@@ -155,43 +176,59 @@ def draw_task_numbers(results: Results, folder: pathlib.Path) -> None:
         panels = tuple(filter(has_line, figure.panels))
         if panels:
             (folder / PICTURES).mkdir(exist_ok=True)
-            path = folder / PICTURES / f"task_numbers_{figure.name}.png"
+            path = folder / PICTURES / f"{figure.file_stem}.png"
             drawn = dataclasses.replace(figure, panels=panels)
             figure_task_numbers.draw(drawn, results, path)
 
 
-def figure_parts(folder: pathlib.Path) -> list[str]:
+def theory_parts(folder: pathlib.Path) -> list[str]:
+    """What `experiments.theory` has measured, if it has been kept."""
+    path = folder / PICTURES / "theory.json"
+    if not path.exists():
+        return []
+    numbers = read_json(path)
+    tables = (
+        theory_remainders.table(numbers["remainders"]),
+        theory_variance.table(numbers["total_variance"]),
+    )
+    return ["## Theory", THEORY, *(f"```\n{table}\n```" for table in tables)]
+
+
+def figure_parts(folder: pathlib.Path, place: pathlib.Path) -> list[str]:
     """The pictures of the folder, each with what it shows and its command."""
     parts = []
     for path in sorted((folder / PICTURES).glob("*.png")):
         for start, (caption, command) in PICTURE_WORDS.items():
             if path.stem.startswith(start):
                 parts.append(f"{caption} `python -m {command}`")
-        parts.append(f"![{path.stem}]({_link(path)})")
+        link = pathlib.Path(os.path.relpath(path, place)).as_posix()
+        parts.append(f"![{path.stem}]({link})")
+        parts += _curve_commands(path.stem, Results(folder))
     return ["## Figures", *parts] if parts else []
 
 
-def _link(path: pathlib.Path) -> str:
-    path = path.absolute()
-    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
-
-
-def folder_of(text: str) -> pathlib.Path:
-    """The folder of results; `InputError` if there is none."""
-    folder = pathlib.Path(text).expanduser().absolute()
-    if not folder.is_dir():
-        raise InputError(f"--results={folder} is no folder of results")
-    return folder
+def _curve_commands(name: str, results: Results) -> list[str]:
+    """The commands of the points of a figure of task numbers; of others, nothing."""
+    commands = [
+        _commands(f"{panel.label}, {strategy}, {number} {figure.unit}", found)
+        for figure in figure_task_numbers.FIGURES
+        if name == figure.file_stem
+        for panel in figure.panels
+        for (strategy, number), found in figure_task_numbers.shown(
+            panel, results
+        ).items()
+    ]
+    return [_folded(counted(len(commands), "command"), commands)] if commands else []
 
 
 def main(argv: list[str]) -> None:
     """Writes the page."""
     if len(argv) > 1:
         raise InputError(f"unexpected argument {argv[1]!r}; see --help")
-    folder = folder_of(RESULTS.value)
+    folder = existing_folder(RESULTS.value)
     draw_task_numbers(Results(folder), folder)
-    path = pathlib.Path(OUTPUT.value or ROOT / "RESULTS.md").expanduser()
-    path.write_text(page(folder), encoding="utf-8")
+    path = absolute(OUTPUT.value) or ROOT / "RESULTS.md"
+    command_line.write_output(page(folder, path.parent), path)
     say(f"wrote {path}")
 
 

@@ -13,11 +13,13 @@ import statistics
 
 from experiments.paper import Run
 from experiments.table_jobs import Job, command_to_type
+from mlti_jax.command_line import absolute
 from mlti_jax.errors import InputError
 from mlti_jax.training import metrics
 from mlti_jax.training.workdir import read_json, write_json
 
 FOLDER = pathlib.Path(__file__).parent / "results"
+PICTURES = "pictures"  # beside the results, with the numbers that they show
 DECIMALS = 5  # of the values of single tasks
 NEEDED = frozenset(
     [
@@ -81,40 +83,67 @@ def _speed(path: pathlib.Path) -> dict[str, float]:
     lines = [line for line in lines if line["split"] == "train"]
     if not lines:
         return {}
-    rates = [line["steps_per_second"] for line in lines]
+    rates = [line["steps_per_second"] for line in lines]  # the first with compiling
     ends = [line["step"] for line in lines]
     steps = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     seconds = sum(n / rate for n, rate in zip(steps, rates, strict=True))
-    return {
-        "train_seconds": round(seconds, 1),
-        "steps_per_second": round(statistics.median(rates), 3),
-    }
+    speed = {"train_seconds": round(seconds, 1)}
+    if len(rates) > 1:
+        speed["steps_per_second"] = round(statistics.median(rates[1:]), 3)
+    return speed
+
+
+def existing_folder(text: str) -> pathlib.Path:
+    """The folder of results that is named; `InputError` if there is none."""
+    folder = absolute(text)
+    if not folder.is_dir():
+        raise InputError(f"--results={folder} is no folder of results")
+    return folder
+
+
+def read(path: pathlib.Path) -> dict:
+    """The result in a file; `InputError` if it is not whole."""
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        reason = "it is not JSON"
+    else:
+        reason = _what_is_wrong(result)
+    if reason:
+        raise InputError(
+            f"{path} is no whole result: {reason}; take it away, and run it again"
+        )
+    return result
+
+
+def _what_is_wrong(result: object) -> str:
+    if not isinstance(result, dict):
+        return "it is no JSON object"
+    if missing := NEEDED.difference(result):
+        return f"it has no {', '.join(sorted(missing))}"
+    values = result["per_task"]
+    if not isinstance(values, list) or len(values) != result["num_tasks"]:
+        return f"per_task has not the values of {result['num_tasks']} tasks"
+    return ""
 
 
 class Results:
     """All results of a folder.
 
     Args:
-      folder: of the files; it need not exist.
+      folder: of the files, each in the folder of its config; it need not exist.
     """
 
     def __init__(self, folder: pathlib.Path):
+        self.folder = folder
         self.all: list[dict] = []
         self._found: dict[Key, dict[int, BySeed]] = {}
         for path in sorted(folder.glob("*/*.json")):
-            self._add(path)
+            if path.parent.name != PICTURES:
+                self._add(path)
 
     def _add(self, path: pathlib.Path) -> None:
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            result = {}
-        missing = NEEDED.difference(result)
-        if missing or len(result["per_task"]) != result["num_tasks"]:
-            raise InputError(
-                f"{path} is no whole result: {', '.join(sorted(missing)) or 'per_task'}"
-                " missing or incomplete; take it away, and run it again"
-            )
+        result = read(path)
         overrides = tuple(sorted(result["overrides"].items()))
         key = (result["config"], result["arguments"], overrides)
         by_seed = self._found.setdefault(key, {}).setdefault(result["train_steps"], {})

@@ -36,12 +36,12 @@ class Report:
 
     Attributes:
       title: their name.
-      remarks: sentences before them.
+      caption: what they show.
       sections: the tables.
     """
 
     title: str
-    remarks: tuple[str, ...]
+    caption: str
     sections: tuple[Section, ...]
 
 
@@ -50,11 +50,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def markdown(reports: list[Report]) -> str:
-    """All as Markdown."""
-    blocks = []
+def markdown(reports: list[Report], how: str) -> str:
+    """All as Markdown.
+
+    Args:
+      reports: one for each table of the paper.
+      how: to read them.
+    """
+    blocks = [how]
     for report in reports:
-        blocks += [f"## {report.title}", *report.remarks]
+        blocks += [f"## {report.title}", report.caption]
         for section in report.sections:
             blocks.append(f"### {section.title}")
             blocks.append(markdown_table(section))
@@ -68,36 +73,42 @@ def markdown_table(section: Section) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def latex(reports: list[Report]) -> str:
-    """All as LaTeX for a document with the package `booktabs`."""
-    blocks = []
+def latex(reports: list[Report], how: str) -> str:
+    """All as LaTeX, to be put into a document; its first line says what that needs."""
+    blocks = [r"% Needs \usepackage{booktabs,graphicx}.", _escaped(how)]
     for report in reports:
-        blocks.append(rf"\section*{{{_escaped(report.title)}}}")
-        blocks += [_escaped(remark) for remark in report.remarks]
+        blocks += [rf"\section*{{{_escaped(report.title)}}}", _escaped(report.caption)]
         blocks += [_latex_table(section) for section in report.sections]
     return "\n\n".join(blocks) + "\n"
 
 
 def _latex_table(section: Section) -> str:
-    header, *lines = (
-        rf"{' & '.join(map(_escaped, line))} \\"
-        for line in (section.header, *section.lines)
-    )
+    """Where it stands, and made smaller if it is wider than the text."""
+    lines, group = [], None
+    for line in section.lines:
+        if group not in (None, line[0]):
+            lines.append(r"\midrule")
+        group = line[0]
+        lines.append(_latex_line(line))
     return "\n".join(
         [
-            r"\begin{table}[h]",
-            r"\centering\small",
-            rf"\caption{{{_escaped(section.title)}}}",
+            r"\begin{center}",
+            rf"\textbf{{{_escaped(section.title)}}}\par\smallskip",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{'l' * len(section.header)}}}",
             r"\toprule",
-            header,
+            _latex_line(section.header),
             r"\midrule",
             *lines,
             r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
+            r"\end{tabular}}",
+            r"\end{center}",
         ]
     )
+
+
+def _latex_line(cells: tuple[str, ...]) -> str:
+    return rf"{' & '.join(map(_escaped, cells))} \\"
 
 
 def _escaped(text: str) -> str:

@@ -140,11 +140,16 @@ def planned(
     ]
     found = [job for job in jobs if all(matches(job.name, word) for word in only)]
     if not found:
-        raise InputError(
-            f"no run's name has all of --only={','.join(only)}; names are like "
-            f"{jobs[0].name}, see --dry_run"
-        )
+        raise nothing_named(only, jobs[0].name)
     return found
+
+
+def nothing_named(only: Iterable[str], example: str) -> InputError:
+    """The error for `--only` with words that no run's name has."""
+    return InputError(
+        f"no run's name has all of --only={','.join(only)}; names are like {example}, "
+        "see --dry_run"
+    )
 
 
 def matches(name: str, word: str) -> bool:

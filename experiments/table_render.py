@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from experiments.paper import Cell, Column, Run, Table
 from experiments.paper.tables import NOT_IN_PAPER
 from experiments.results_store import BySeed, Results
 from experiments.table_formats import Report, Section, counted
-from experiments.table_jobs import paper_config
+from experiments.table_jobs import matches, paper_config
 from experiments.table_state import BUILTIN
 from experiments.table_statistics import Summary, paired, summarise
 
@@ -20,9 +21,14 @@ HOW = (
     "standard deviation of the seeds' means, where there are two or more. From the "
     "paper: ours minus the paper's, with both intervals, as of independent tasks. From "
     "vanilla: the mean difference ± 1.96 standard errors over the same tasks, each of "
-    "them averaged over the seeds that both rows have."
+    "them averaged over the seeds that both rows have, and in brackets the standard "
+    "deviation of the seeds' differences; always of equally many training steps. A "
+    "learner's rows are shown with the number of steps that most of them have."
 )
 NOTHING = ""
+PAPER_STEPS = -1  # in place of their number, which differs between the rows of a table
+
+Shown = dict[Run, BySeed]  # results by run and seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +61,9 @@ class Renderer:
     Args:
       results: all that there are.
       absent: tells of which datasets of a run there is no data.
-      steps: only results of so many training steps; None for the paper's, or the most.
+      steps: only results of so many training steps; None for those that the rows of a
+        learner have in common.
+      only: words with which a part of a run's name must begin, each of them.
     """
 
     def __init__(
@@ -63,56 +71,103 @@ class Renderer:
         results: Results,
         absent: Callable[[Run], list[str]],
         steps: int | None = None,
+        only: Iterable[str] = (),
     ):
-        self._results, self._absent, self._steps = results, absent, steps
+        self._results, self._absent = results, absent
+        self._steps, self._only = steps, tuple(only)
 
-    def report(self, table: Table) -> Report:
-        """A table, with one section for each of its columns."""
-        sections = [self.section(table, column) for column in table.columns]
-        return Report(table.name, (table.caption, HOW), tuple(sections))
+    def report(self, table: Table) -> Report | None:
+        """A table, with one section for each of its columns; None if it has none."""
+        sections = [
+            self.section(table, column)
+            for column in table.columns
+            if self._cells(table, column)
+        ]
+        return Report(table.name, table.caption, tuple(sections)) if sections else None
 
     def section(self, table: Table, column: Column) -> Section:
         """One of its columns."""
-        cells = [cell for cell in table.column_cells(column) if cell.is_given]
-        has_other = column.variant and any(self._of(cell.other_run) for cell in cells)
+        shown = self.shown(table, column)
+        cells = self._cells(table, column)
+        has_other = any(shown.get(cell.other_run) for cell in cells if cell.is_given)
         header = ["", "", "paper", "ours", "from the paper", "from vanilla"]
         if has_other:
             other = column.variant.other
             header += [f"ours, {other}", f"from vanilla, {other}"]
         header.append("runs")
         lines = []
-        for cell in table.column_cells(column):
+        for cell in cells:
             number = "" if cell.number == NOT_IN_PAPER else cell.number
             line = [cell.row.group, cell.row.title, number.replace("±", " ± ")]
             if cell.is_given:
-                line += self._ours(table, cell, has_other)
+                line += self._ours(table, cell, shown, has_other)
             else:
                 line.append("not given in the paper")
             lines.append((*line, *[NOTHING] * (len(header) - len(line))))
         return Section(column.title, tuple(header), tuple(lines))
 
-    def _ours(self, table: Table, cell: Cell, has_other: bool) -> list[str]:
+    def shown(self, table: Table, column: Column) -> Shown:
+        """The results of a column that are shown.
+
+        The rows of a learner can be compared if they are trained for equally long:
+        those steps are shown that most of them have; of these the paper's, or the
+        most. A row that has no such result is shown with what it has.
+        """
+        shown: Shown = {}
+        groups: dict[tuple[str, bool], list[Run]] = {}
+        for cell in table.column_cells(column):
+            for run in (cell.run, cell.other_run):
+                if run is not None and cell.is_given:
+                    key = (cell.row.group, run == cell.run)
+                    groups.setdefault(key, []).append(run)
+        for runs in groups.values():
+            found = [self._by_steps(run) for run in runs]
+            counts = collections.Counter(steps for by in found for steps in by)
+            order = sorted(counts, key=lambda s: (counts[s], s == PAPER_STEPS, s))
+            for run, by in zip(runs, found, strict=True):
+                best = max(by, key=order.index, default=None)
+                shown[run] = by.get(best, {})
+        return shown
+
+    def _cells(self, table: Table, column: Column) -> list[Cell]:
+        return [
+            cell
+            for cell in table.column_cells(column)
+            if all(matches(cell.run.name, word) for word in self._only)
+        ]
+
+    def _by_steps(self, run: Run) -> dict[int, BySeed]:
+        """A run's results by steps, with `PAPER_STEPS` for its config's own."""
+        by_steps = self._results.by_steps(run)
+        if self._steps is not None:
+            by_steps = {s: found for s, found in by_steps.items() if s == self._steps}
+        own = paper_config(run).train.steps
+        return {PAPER_STEPS if s == own else s: by for s, by in by_steps.items()}
+
+    def _ours(
+        self, table: Table, cell: Cell, shown: Shown, has_other: bool
+    ) -> list[str]:
         """What stands beside a number of the paper."""
         vanilla = table.vanilla(cell)
+        found = shown[cell.run]
         line = [
-            self._mean(cell, cell.run),
-            self._from_paper(cell),
-            self._from_vanilla(cell, cell.run, vanilla and vanilla.run),
+            self._mean(cell, cell.run, found),
+            self._from_paper(cell, found),
+            self._from_vanilla(cell, found, vanilla and vanilla.run),
         ]
-        notes = self._notes(cell.run)
+        notes = self._notes(cell.run, found)
         if has_other:
-            run = cell.other_run
+            run, found = cell.other_run, shown[cell.other_run]
             line += [
-                self._mean(cell, run),
-                self._from_vanilla(cell, run, vanilla and vanilla.other_run),
+                self._mean(cell, run, found),
+                self._from_vanilla(cell, found, vanilla and vanilla.other_run),
             ]
-            own = self._notes(run)
+            own = self._notes(run, found)
             if own and own != notes:
                 notes += f"{'; ' if notes else ''}{cell.column.variant.other}: {own}"
         return [*line, notes]
 
-    def _mean(self, cell: Cell, run: Run) -> str:
-        found = self._of(run)
+    def _mean(self, cell: Cell, run: Run, found: BySeed) -> str:
         if not found:
             absent = self._absent(run)
             return f"no data here: {', '.join(absent)}" if absent else "not run"
@@ -125,9 +180,8 @@ class Renderer:
             text += f" ({notation.number(summary.deviation)})"
         return text
 
-    def _from_paper(self, cell: Cell) -> str:
-        found = self._of(cell.run) if cell.has_number else None
-        summary = summarise(found) if found else None
+    def _from_paper(self, cell: Cell, found: BySeed) -> str:
+        summary = summarise(found) if found and cell.has_number else None
         if not isinstance(summary, Summary):
             return NOTHING
         notation = NOTATIONS[cell.column.metric]
@@ -136,25 +190,27 @@ class Renderer:
             summary.mean - mean, math.hypot(summary.ci95, ci95), sign="+"
         )
 
-    def _from_vanilla(self, cell: Cell, run: Run, vanilla: Run | None) -> str:
-        found = self._of(run)
+    def _from_vanilla(self, cell: Cell, found: BySeed, vanilla: Run | None) -> str:
         if vanilla is None or not found:
             return NOTHING
-        baseline = self._of(vanilla)
+        steps = next(iter(found.values()))["train_steps"]
+        baseline = self._results.by_steps(vanilla).get(steps)
         if not baseline:
-            return "vanilla not run"
+            return f"vanilla not run for {counted(steps, 'step')}"
         difference = paired(found, baseline)
         if isinstance(difference, str):
             return f"not paired: {difference}"
-        mean, ci95, seeds = difference
-        text = NOTATIONS[cell.column.metric].interval(mean, ci95, sign="+")
-        return (
-            text if seeds == len(found) else f"{text} ({seeds} of {len(found)} seeds)"
-        )
+        notation = NOTATIONS[cell.column.metric]
+        brackets = []
+        if difference.seeds > 1:
+            brackets.append(notation.number(difference.deviation))
+        if difference.seeds < len(found):
+            brackets.append(f"{difference.seeds} of {len(found)} seeds")
+        text = notation.interval(difference.mean, difference.ci95, sign="+")
+        return f"{text} ({'; '.join(brackets)})" if brackets else text
 
-    def _notes(self, run: Run) -> str:
+    def _notes(self, run: Run, found: BySeed) -> str:
         """How many seeds, and what is not as in the paper."""
-        found = self._of(run)
         if not found:
             return NOTHING
         notes = [counted(len(found), "seed")]
@@ -165,11 +221,3 @@ class Renderer:
         if result["source"] == BUILTIN:
             notes.append("built-in images")
         return ", ".join(notes)
-
-    def _of(self, run: Run) -> BySeed:
-        """The results of a run that are shown, by seed."""
-        by_steps = self._results.by_steps(run)
-        if self._steps is not None:
-            return by_steps.get(self._steps, {})
-        paper = paper_config(run).train.steps
-        return by_steps.get(paper) or by_steps.get(max(by_steps, default=0), {})

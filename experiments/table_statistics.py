@@ -55,26 +55,40 @@ def summarise(by_seed: BySeed) -> Summary | str:
         return f"seeds with {reason}"
     values = np.array([result["per_task"] for result in results])
     mean, ci95 = mean_and_interval(values.mean(axis=0))
-    single = len(results) == 1
-    return Summary(
-        mean, ci95, math.nan if single else float(values.mean(axis=1).std(ddof=1))
-    )
+    return Summary(mean, ci95, _deviation(values))
 
 
-def paired(by_seed: BySeed, baseline: BySeed) -> tuple[float, float, int] | str:
-    """The difference from a baseline on the same tasks, or why there is none.
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The seeds of a run against those of a baseline, on the same tasks.
 
-    Returns:
-      Mean over tasks of the difference of each task's means over the seeds that both
-      have, half-width of its 95 % interval, and the number of these seeds.
+    Attributes:
+      mean: over tasks, of the difference of each task's means over the seeds that both
+        have.
+      ci95: half-width of its 95 % interval over tasks.
+      deviation: standard deviation of the seeds' differences; NaN for a single seed.
+      seeds: how many both have.
     """
+
+    mean: float
+    ci95: float
+    deviation: float
+    seeds: int
+
+
+def paired(by_seed: BySeed, baseline: BySeed) -> Difference | str:
+    """The difference from a baseline on the same tasks, or why there is none."""
     seeds = sorted(by_seed.keys() & baseline.keys())
     if not seeds:
         return "no seed in common"
     sides = [[side[seed] for seed in seeds] for side in (by_seed, baseline)]
     if reason := why_incomparable(sides[0] + sides[1]):
         return reason
-    ours, theirs = (
-        np.mean([result["per_task"] for result in side], axis=0) for side in sides
-    )
-    return *paired_difference(ours, theirs), len(seeds)
+    ours, theirs = (np.array([result["per_task"] for result in side]) for side in sides)
+    mean, ci95 = paired_difference(ours.mean(axis=0), theirs.mean(axis=0))
+    return Difference(mean, ci95, _deviation(ours - theirs), len(seeds))
+
+
+def _deviation(values: np.ndarray) -> float:
+    """Of the seeds' means, given `[seeds, tasks]`; NaN for a single seed."""
+    return float(values.mean(axis=1).std(ddof=1)) if len(values) > 1 else math.nan

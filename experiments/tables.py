@@ -18,7 +18,7 @@ Examples, from the root of the project:
     ... --only=metabolism,protonet --steps=5000 --split=disjoint
 
   Paper, ours and differences, from the results that there are:
-    python -m experiments.tables --table=overall_ls,ablation_ls
+    python -m experiments.tables --table=overall_ls,ablation_ls [--only=nci]
     python -m experiments.tables --all --format=latex --output=tables.tex
 
 A run is `python -m experiments.run` in a process and work directory of its own below
@@ -37,22 +37,23 @@ import sys
 
 from absl import flags, logging
 
-from experiments import results_store
+from experiments import run_flags
 from experiments.paper import Table
 from experiments.results_store import Results
+from experiments.run_flags import ONLY, SEEDS, STEPS
 from experiments.table_formats import FORMATS
-from experiments.table_jobs import Job, Place, planned
-from experiments.table_listing import dry_run, listing
-from experiments.table_render import Renderer
-from experiments.table_runs import Runner
+from experiments.table_jobs import Job, nothing_named, planned
+from experiments.table_listing import listing
+from experiments.table_render import HOW, Renderer
 from experiments.table_state import unprepared
 from experiments.variations import ALL_TABLES
 from mlti_jax import command_line
-from mlti_jax.command_line import DATA_DIR
+from mlti_jax.command_line import DATA_DIR, absolute
 from mlti_jax.errors import InputError, unknown_name
 from mlti_jax.progress import say
 
 flags.declare_key_flag("data_dir")
+flags.adopt_module_key_flags(run_flags)
 # Other tools have flags of these names too, for the same things.
 SHARED = {"allow_override": True}
 LIST = flags.DEFINE_bool("list", False, "List the tables, and exit.", **SHARED)
@@ -62,22 +63,11 @@ WORKDIR = flags.DEFINE_string(
 OUTPUT = flags.DEFINE_string("output", None, "A file to write the tables to.", **SHARED)
 TABLE = flags.DEFINE_list("table", None, "Names of tables, or all.")
 ALL = flags.DEFINE_bool("all", False, "All tables.")
-DRY_RUN = flags.DEFINE_bool("dry_run", False, "Say what would be run, and exit.")
-RUN = flags.DEFINE_bool("run", False, "Run what is missing.")
-SEEDS = flags.DEFINE_integer("seeds", 1, "Seeds of each run, from 0.", lower_bound=1)
-STEPS = flags.DEFINE_integer(
-    "steps", None, "Training steps; the paper's if not given.", lower_bound=1
-)
-ONLY = flags.DEFINE_list("only", [], "Words that parts of a run's name begin with.")
-JOBS = flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
 SPLIT = flags.DEFINE_enum(
     "split", "paper", ["paper", "disjoint"], "Which molecules NCI and Metabolism use."
 )
 ALBERT = flags.DEFINE_string(
     "albert", None, "The folder of a checkpoint of ALBERT, for Huffpost."
-)
-RESULTS = flags.DEFINE_string(
-    "results", str(results_store.FOLDER), "Where results are kept."
 )
 FORMAT = flags.DEFINE_enum("format", "markdown", list(FORMATS), "Of the tables.")
 
@@ -95,28 +85,40 @@ def chosen_tables() -> list[Table]:
     return [ALL_TABLES[name] for name in names]
 
 
-def chosen_jobs(tables: list[Table]) -> list[Job]:
+def chosen_jobs(tables: list[Table], albert: pathlib.Path | None) -> list[Job]:
     """The jobs that the flags ask for."""
     return planned(
         [cell for table in tables for cell in table.cells()],
         seeds=SEEDS.value,
         steps=STEPS.value,
         disjoint=SPLIT.value == "disjoint",
-        albert=ALBERT.value is not None,
+        albert=albert is not None,
         only=ONLY.value,
     )
 
 
-def render(tables: list[Table], folder: pathlib.Path, place: Place) -> None:
+def albert_folder() -> pathlib.Path | None:
+    """Of the checkpoint, if there is one."""
+    folder = absolute(ALBERT.value)
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"--albert={folder} is no folder; it holds a checkpoint")
+    return folder
+
+
+def render(tables: list[Table], results: Results) -> None:
     """Prints the tables, or writes them."""
-    absent = functools.partial(unprepared, data_dir=place.data_dir)
-    renderer = Renderer(Results(folder), absent, STEPS.value)
-    text = FORMATS[FORMAT.value]([renderer.report(table) for table in tables])
+    absent = functools.partial(unprepared, data_dir=absolute(DATA_DIR.value))
+    renderer = Renderer(results, absent, STEPS.value, ONLY.value)
+    reports = [report for table in tables if (report := renderer.report(table))]
+    if not reports:
+        raise nothing_named(ONLY.value, tables[0].cells()[0].run.name)
+    text = FORMATS[FORMAT.value](reports, HOW)
     if OUTPUT.value is None:
         print(text, end="")
     else:
-        pathlib.Path(OUTPUT.value).write_text(text, encoding="utf-8")
-        say(f"wrote {OUTPUT.value}")
+        path = absolute(OUTPUT.value)
+        command_line.write_output(text, path)
+        say(f"wrote {path}")
 
 
 def main(argv: list[str]) -> None:
@@ -124,29 +126,15 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
-    folder = _path(RESULTS.value)
-    place = Place(*map(_path, (WORKDIR.value, DATA_DIR.value, ALBERT.value)))
     if LIST.value:
-        print(listing(Results(folder)))
+        print(listing(Results(run_flags.results_folder())))
         return
     tables = chosen_tables()
-    if DRY_RUN.value and RUN.value:
-        raise InputError("--run and --dry_run exclude each other; choose one")
-    if DRY_RUN.value:
-        print(dry_run(chosen_jobs(tables), Results(folder), place, JOBS.value))
-    elif RUN.value:
-        if place.workdir is None:
-            raise InputError(
-                "--run needs --workdir=DIR, where runs leave all they make"
-            )
-        Runner(chosen_jobs(tables), place, folder, JOBS.value).run()
+    if run_flags.is_to_run("seeds", "jobs", "split", "albert"):
+        albert = albert_folder()
+        run_flags.run_or_tell(chosen_jobs(tables, albert), WORKDIR.value, albert)
     else:
-        render(tables, folder, place)
-
-
-def _path(text: str | None) -> pathlib.Path | None:
-    """Absolute, since runs start in the root of the project."""
-    return None if text is None else pathlib.Path(text).expanduser().absolute()
+        render(tables, Results(run_flags.results_folder()))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ Takes half a minute on a CPU. What the numbers mean: `mlti_jax/theory/`.
 
 from __future__ import annotations
 
-import pathlib
 import sys
 
 from absl import flags, logging
@@ -43,14 +42,8 @@ def main(argv: list[str]) -> None:
     """Measures, prints and draws everything."""
     if len(argv) > 1:
         raise InputError(f"unexpected argument {argv[1]!r}; see --help")
-    if OUTPUT.value is None:
-        raise InputError("--output is missing; see --help")
     logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
-    folder = pathlib.Path(OUTPUT.value)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise InputError(f"--output={folder} is a file, not a directory") from None
+    folder = command_line.output_folder(OUTPUT.value)
     remainders = theory_remainders.measure()
     print(theory_remainders.table(remainders), flush=True)
     pools = theory_variance.load_pools(DATA_DIR.value)

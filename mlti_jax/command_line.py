@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import pathlib
 import sys
 from collections.abc import Callable
 
@@ -58,6 +59,33 @@ def run(
         )
         return 2
     return 0
+
+
+def absolute(text: str | None) -> pathlib.Path | None:
+    """A path that was given, its `~` expanded; None for none."""
+    return None if text is None else pathlib.Path(text).expanduser().absolute()
+
+
+def output_folder(text: str | None) -> pathlib.Path:
+    """The folder that `--output` names, made if need be."""
+    if text is None:
+        raise InputError("--output is missing, the folder to write to; see --help")
+    folder = absolute(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"--output={folder} is a file, not a directory") from None
+    return folder
+
+
+def write_output(text: str, path: pathlib.Path) -> None:
+    """Writes the file that `--output` names."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except IsADirectoryError:
+        raise InputError(f"--output={path} is a directory, not a file") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"--output={path}: there is no folder {path.parent}") from None
 
 
 def _parse(

@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 def cli(monkeypatch, capsys, tmp_path):
     """Runs the command in this process: its exit code and what it printed."""
     monkeypatch.chdir(ROOT)
+    (tmp_path / "results").mkdir()
 
     def call(*args):
         folders = [f"--{name}={tmp_path / name}" for name in ("data_dir", "results")]
@@ -35,6 +36,8 @@ def cli(monkeypatch, capsys, tmp_path):
         ([], "--figure is missing; choose one of: task_numbers, tsne, sheets"),
         (["--figure=tsen"], "unknown figure 'tsen'; choose one of: sheets, task"),
         (["--figure=tsne"], "--output is missing"),
+        (["--figure=tsne", "--seeds=2"], "--seeds says what is run; it goes with"),
+        (["--figure=task_numbers", "--only=nci"], "--only says what is run"),
         (["--figure=tsne", "extra"], "unexpected argument 'extra'"),
         (["--figure=tsne", "--figuer=2"], "unknown flag --figuer"),
         (["--figure=tsne", "--features=pixels"], "features"),

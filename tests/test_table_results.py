@@ -17,7 +17,7 @@ from experiments.results_store import Results, path_of, record
 from experiments.table_formats import latex, markdown
 from experiments.table_jobs import Job
 from experiments.table_listing import listing
-from experiments.table_render import Renderer
+from experiments.table_render import HOW, Renderer
 from experiments.table_state import unprepared
 from experiments.table_statistics import paired, summarise
 from mlti_jax.errors import InputError
@@ -52,7 +52,7 @@ def lines_of(text: str, row: str) -> list[list[str]]:
 def rendered(folder, table="overall_ls", **options) -> str:
     absent = functools.partial(unprepared, data_dir=folder.parent / "no data")
     renderer = Renderer(Results(folder), absent, **options)
-    return markdown([renderer.report(TABLES[table])])
+    return markdown([renderer.report(TABLES[table])], HOW)
 
 
 def test_a_result_is_recorded_with_its_command(keep):
@@ -68,8 +68,8 @@ def test_a_result_is_recorded_with_its_command(keep):
         "learner=maml,strategy=mlti,split=paper --config.seed=1 "
         "--config.train.steps=70 --data_dir=DATA --workdir=DIR"
     )
-    # Five steps at 0.5 a second, five at 2.5: twelve seconds.
-    assert (result["train_seconds"], result["steps_per_second"]) == (12.0, 1.5)
+    # Five steps at 0.5 a second, compiling included, five at 2.5: twelve seconds.
+    assert (result["train_seconds"], result["steps_per_second"]) == (12.0, 2.5)
     assert Results(keep.folder).of(dataclasses.replace(job, steps=10_000)) is None
     assert Results(keep.folder).of(dataclasses.replace(job, seed=0)) is None
 
@@ -79,18 +79,29 @@ def test_damaged_results_are_named(keep):
     (path,) = keep.folder.glob("*/*.json")
     whole = path.read_text()
     path.write_text(whole[:50])
-    with pytest.raises(InputError, match=f"{path} is no whole result: arguments, "):
+    with pytest.raises(InputError, match=f"{path} is no whole result: it is not JSON"):
         Results(keep.folder)
-    path.write_text(whole.replace("0.75, ", "", 1))
-    with pytest.raises(InputError, match="no whole result: per_task missing"):
-        Results(keep.folder)
-    path.write_text(whole.replace('"config"', '"confog"'))
-    with pytest.raises(InputError, match="no whole result: config missing"):
-        Results(keep.folder)
+    for text, message in {
+        "3": "it is no JSON object",
+        whole.replace("0.75, ", "", 1): "per_task has not the values of 4 tasks",
+        re.sub(r'("per_task": )\[.*?\]', r"\1null", whole, flags=re.S): "per_task has",
+        whole.replace('"config"', '"confog"'): "it has no config;",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(InputError, match=f"no whole result: {message}"):
+            Results(keep.folder)
     path.write_text(whole)
     path.with_name("copy.json").write_text(whole)
     with pytest.raises(InputError, match="is a second result of python -m"):
         Results(keep.folder)
+
+
+def test_numbers_of_pictures_are_no_results(keep):
+    keep("MLTI", 0, PER_TASK)
+    pictures = keep.folder / "pictures"
+    pictures.mkdir()
+    (pictures / "theory.json").write_text("{}")
+    assert len(Results(keep.folder).all) == 1
 
 
 def test_seeds_and_differences_by_hand(keep):
@@ -106,7 +117,7 @@ def test_seeds_and_differences_by_hand(keep):
     assert line[3:] == [
         "75.00 ± 5.66 (7.07)",
         "+14.72 ± 5.75",
-        "+12.50 ± 4.90",
+        "+12.50 ± 4.90 (3.54)",  # seeds .15 and .10
         "2 seeds",
     ]
     assert "### Metabolism (5-shot)" in text
@@ -123,11 +134,47 @@ def test_single_seeds_other_steps_and_the_other_split(keep):
     line = lines_of(text, "MAML | MLTI")[-1]
     assert line[3] == "80.00 ± 8.00"  # the most steps where the paper's are not there
     assert line[5] == "+15.00 ± 9.80"
-    assert line[6:8] == ["80.00 ± 8.00", "vanilla not run"]
+    assert line[6:8] == ["80.00 ± 8.00", "vanilla not run for 10,000 steps"]
     assert line[8] == "1 seed, 70 of 10,000 steps; disjoint: 1 seed"
     line = lines_of(rendered(keep.folder, steps=60), "MAML | MLTI")[-1]
     assert line[3] == "70.00 ± 8.00"
-    assert line[5:] == ["vanilla not run", "1 seed, 60 of 10,000 steps"]
+    assert line[5:] == [
+        "vanilla not run for 60 steps",
+        "1 seed, 60 of 10,000 steps",
+    ]
+
+
+def test_rows_are_shown_with_the_steps_that_most_of_them_have(keep):
+    for title in ("Vanilla", "MLTI"):
+        keep(title, 0, PER_TASK, steps=90)
+    for title in ("Vanilla", "MetaMix", "MLTI"):
+        keep(title, 0, MLTI[0], steps=70)
+    keep("MetaAug", 0, MLTI[0], steps=80)
+    keep("TAML", 0, MLTI[0], steps=90)
+    text = rendered(keep.folder)
+    notes = {
+        title: lines_of(text, f"MAML | {title}")[-1][-3:]
+        for title in ("Vanilla", "MetaMix", "MLTI", "MetaAug", "TAML")
+    }
+    # 70 and 90 steps have three rows each: the most. Differences are of equal steps.
+    assert [notes[title][-1] for title in notes] == [
+        f"1 seed, {steps} of 10,000 steps" for steps in (90, 70, 90, 80, 90)
+    ]
+    assert notes["MetaMix"][-2] == "+0.00 ± 0.00"
+    assert notes["MetaAug"][-2] == "vanilla not run for 80 steps"
+    keep("MetaMix", 1, MLTI[0], steps=60)
+    keep("Meta-Reg", 0, MLTI[0], steps=70)
+    line = lines_of(rendered(keep.folder), "MAML | MLTI")[-1]
+    assert line[-1] == "1 seed, 70 of 10,000 steps"
+
+
+def test_only_some_rows_and_columns(keep):
+    text = rendered(keep.folder, only=("metabolism", "protonet"))
+    assert text.count("### ") == 1
+    assert not lines_of(text, "MAML | MLTI")
+    assert len(lines_of(text, "ProtoNet | MLTI")) == 1
+    renderer = Renderer(Results(keep.folder), lambda run: [], only=("nonsense",))
+    assert renderer.report(TABLES["overall_ls"]) is None
 
 
 def test_cells_without_a_result_say_why(keep):
@@ -162,10 +209,16 @@ def test_pairing_by_another_computation():
             for side in sides
         )
         means.append(ours - theirs)
-    mean, ci95, seeds = paired(*sides)
-    assert mean == pytest.approx(statistics.mean(means))
-    assert ci95 == pytest.approx(1.96 * statistics.stdev(means) / math.sqrt(50))
-    assert seeds == 2
+    by_seed = [
+        statistics.mean(sides[0][seed]["per_task"])
+        - statistics.mean(sides[1][seed]["per_task"])
+        for seed in (1, 2)
+    ]
+    got = paired(*sides)
+    assert got.mean == pytest.approx(statistics.mean(means))
+    assert got.ci95 == pytest.approx(1.96 * statistics.stdev(means) / math.sqrt(50))
+    assert got.deviation == pytest.approx(statistics.stdev(by_seed))
+    assert got.seeds == 2
 
 
 def make_result(per_task, seed=0, **changes) -> dict:
@@ -230,12 +283,16 @@ def test_fewer_seeds_in_the_pair_are_told(keep):
 def test_latex(keep):
     keep("MLTI", 0, (0.5, 0.5, 0.6, 0.4), steps=70)
     report = Renderer(Results(keep.folder), lambda run: []).report(TABLES["overall_ls"])
-    text = latex([report])
+    text = latex([report], HOW)
+    assert text.startswith(r"% Needs \usepackage{booktabs,graphicx}.")
+    assert text.count(r"$\pm$ 1.96 standard errors over tasks") == 1
     assert r"\section*{overall\_ls}" in text
+    # Above the lines of each of four columns, and between the two learners.
+    assert text.count(r"\midrule") == 8
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 4
     assert (
         r"MAML & MLTI & 60.28 $\pm$ 1.00 & 50.00 $\pm$ 8.00 & $-$10.28 $\pm$ 8.06 & "
-        r"vanilla not run & 1 seed, 70 of 10,000 steps \\"
+        r"vanilla not run for 70 steps & 1 seed, 70 of 10,000 steps \\"
     ) in text
     for line in text.splitlines():
         if line.endswith(r"\\"):

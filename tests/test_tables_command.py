@@ -14,6 +14,8 @@ from experiments.variations import ALL_TABLES
 def cli(monkeypatch, capsys, tmp_path):
     """Runs the command in this process: its exit code and what it printed."""
 
+    (tmp_path / "results").mkdir()
+
     def call(*args):
         folders = (f"--results={tmp_path / 'results'}", f"--data_dir={tmp_path}")
         monkeypatch.setattr(sys, "argv", ["tables", *folders, *args])
@@ -43,6 +45,18 @@ def cli(monkeypatch, capsys, tmp_path):
             "no run's name has.*mamml",
         ),
         (["overall_ls"], "unexpected argument 'overall_ls'"),
+        (["--table=overall_ls", "--only=mamml"], "no run's name has.*mamml"),
+        (["--table=overall_ls", "--seeds=3"], "--seeds says what is run; it goes with"),
+        (["--table=overall_ls", "--albert=A"], "--albert says what is run"),
+        (["--table=overall_ls", "--dry_run", "--albert=/no"], "--albert=/no is no fol"),
+        (["--table=overall_ls", "--results=/no"], "--results=/no is no folder of res"),
+        (["--list", "--results=/no"], "--results=/no is no folder of results"),
+        (["--table=overall_ls", "--output=/no/x.md"], "there is no folder /no"),
+        (["--table=overall_ls", "--output=/tmp"], "--output=/tmp is a directory"),
+        (
+            ["--table=overall_ls", "--run", f"--workdir={__file__}"],
+            "test_tables_command.py is a file, not a directory",
+        ),
     ],
 )
 def test_wrong_flags_are_one_line(cli, args, message):
@@ -64,8 +78,8 @@ def test_listing(cli):
 def test_tables_are_printed_or_written(cli, tmp_path):
     code, printed = cli("--table=resnet12,ablation_ls")
     assert code == 0
-    assert printed.out.startswith("## resnet12\n")
-    assert printed.out.count("\n## ") == 1
+    assert printed.out.startswith("Accuracy in %")
+    assert printed.out.count("\n## ") == 2
     path = tmp_path / "all.tex"
     code, printed = cli("--all", "--format=latex", f"--output={path}")
     assert code == 0

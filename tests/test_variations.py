@@ -81,7 +81,7 @@ def test_there_is_no_number_of_the_paper(tmp_path):
         leave_run(tmp_path / "work", 0, job.steps, per_task)
         record(tmp_path / "results", job, tmp_path / "work")
     renderer = Renderer(Results(tmp_path / "results"), lambda run: [])
-    lines = markdown([renderer.report(variations.METABOLISM)]).splitlines()
+    lines = markdown([renderer.report(variations.METABOLISM)], "").splitlines()
     line = next(line for line in lines if line.startswith("| MAML | MLTI, 500"))
     shown = [cell.strip() for cell in line.strip("|").split("|")]
     assert shown[2] == ""  # the paper
