@@ -1,8 +1,8 @@
 """Results of runs as small JSON files, one a run: `experiments/results/`.
 
 A file holds what the run left in `results.json`, and what it takes to make it again and
-to compare it with others: its command, the fingerprints of its data, and how fast it
-was. Tables are made of these files alone.
+to compare it with others: its command, settings and versions, the fingerprints of its
+data, and how fast it was. Tables are made of these files alone.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import json
 import pathlib
 import statistics
 
+from experiments import run_settings
 from experiments.paper import Run
-from experiments.table_jobs import Job, command_to_type
+from experiments.table_jobs import Job, command_to_type, paper_config
 from mlti_jax.command_line import absolute
 from mlti_jax.errors import InputError
+from mlti_jax.progress import say
 from mlti_jax.training import metrics
 from mlti_jax.training.workdir import read_json, write_json
 
@@ -68,6 +70,8 @@ def record(folder: pathlib.Path, job: Job, workdir: pathlib.Path) -> dict:
         **result,
         "eval_seed": config["eval"]["seed"],
         "checksums": config["data"]["checksums"],
+        "settings": run_settings.settings(config),
+        "versions": run_settings.versions(),
         **_speed(workdir / "metrics.jsonl"),
         "per_task": per_task,
     }
@@ -138,6 +142,7 @@ class Results:
         self.folder = folder
         self.all: list[dict] = []
         self._found: dict[Key, dict[int, BySeed]] = {}
+        self._current: dict[Run, dict[int, BySeed]] = {}
         for path in sorted(folder.glob("*/*.json")):
             if path.parent.name != PICTURES:
                 self._add(path)
@@ -153,9 +158,24 @@ class Results:
         self.all.append(result)
 
     def by_steps(self, run: Run) -> dict[int, BySeed]:
-        """The results of a run, by training steps and seed."""
-        overrides = sorted((field, str(value)) for field, value in run.overrides)
-        return self._found.get((run.config, run.argument, tuple(overrides)), {})
+        """The results of a run, by training steps and seed.
+
+        Without those that were made with other settings than the run has now.
+        """
+        if run not in self._current:
+            overrides = sorted((field, str(value)) for field, value in run.overrides)
+            key = (run.config, run.argument, tuple(overrides))
+            current: dict[int, BySeed] = {}
+            for steps, by_seed in self._found.get(key, {}).items():
+                for seed, result in by_seed.items():
+                    reason = run_settings.why_outdated(result, paper_config(run))
+                    if reason:
+                        name = Job(run, seed, steps).name
+                        say(f"the result {name} is left out: {reason}; run it again")
+                    else:
+                        current.setdefault(steps, {})[seed] = result
+            self._current[run] = current
+        return self._current[run]
 
     def of(self, job: Job) -> dict | None:
         """The result of a job, if there is one."""

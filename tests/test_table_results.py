@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import json
 import math
 import pathlib
 import re
 import statistics
 
+import jax
 import numpy as np
 import pytest
 from table_cells import find_cell
@@ -15,7 +17,7 @@ from table_files import PER_TASK, leave_run
 from experiments.paper import TABLES
 from experiments.results_store import Results, path_of, record
 from experiments.table_formats import latex, markdown
-from experiments.table_jobs import Job
+from experiments.table_jobs import Job, paper_config
 from experiments.table_listing import listing
 from experiments.table_render import HOW, Renderer
 from experiments.table_state import unprepared
@@ -94,6 +96,35 @@ def test_damaged_results_are_named(keep):
     path.with_name("copy.json").write_text(whole)
     with pytest.raises(InputError, match="is a second result of python -m"):
         Results(keep.folder)
+
+
+def test_settings_are_kept_and_others_than_todays_left_out(keep, capsys):
+    job = Job(find_cell(*METABOLISM, "MLTI").run, 0, 10_000)
+    whole = paper_config(job.run).to_dict()
+    keep("MLTI", 0, PER_TASK)
+    path = path_of(keep.folder, job)
+    workdir = keep.folder.parent / "work" / job.name
+    config = json.loads((workdir / "config.json").read_text())
+    (workdir / "config.json").write_text(json.dumps(whole | {"data": config["data"]}))
+    result = record(keep.folder, job, workdir)
+    assert result["settings"]["strategy.mlti.alpha"] == 0.5
+    assert result["settings"]["interpolation.layers"] == [0, 1]
+    assert result["versions"]["jax"] == jax.__version__
+    # What was not chosen, and what has a field of its own, is not kept.
+    for absent in ("strategy.maxup.alpha", "seed", "train.steps", "data.source"):
+        assert absent not in result["settings"]
+    assert Results(keep.folder).of(job) == result
+    for field, value, kept in (
+        ("task.queries", 10, True),
+        ("unknown.field", 1, True),
+        ("task.queries", 15, False),
+        ("interpolation.layers", [0], False),
+    ):
+        changed = result | {"settings": result["settings"] | {field: value}}
+        path.write_text(json.dumps(changed))
+        assert (Results(keep.folder).of(job) is not None) == kept
+        told = f"paper-maml-mlti-seed0 is left out: {field} was {value}, and is"
+        assert (told in capsys.readouterr().err) != kept
 
 
 def test_numbers_of_pictures_are_no_results(keep):
