@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from experiments.paper import Cell, Column, Run
 from experiments.paper.tables import LEARNERS, STRATEGIES, row
-from experiments.pictures import COLOURS, plt
+from experiments.pictures import COLOURS, make_light, plt
 from experiments.results_store import BySeed, Results
 from experiments.table_jobs import paper_config
 from experiments.table_render import NOTATIONS
@@ -291,11 +291,7 @@ def draw(
         below.set_xlabel(figure.unit)
     axes[0, 0].set_ylabel("accuracy, %")
     axes[1, 0].set_ylabel("from vanilla, paired")
-    for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=7)
-        axis.xaxis.label.set_size(8)
-        axis.yaxis.label.set_size(8)
+    make_light(axes)
     handles = {}
     for axis in axes[0]:
         handles.update(zip(*axis.get_legend_handles_labels()[::-1], strict=True))

@@ -27,6 +27,7 @@ from mlti_jax.strategies.base import eval_variables
 from mlti_jax.training import Episode, Experiment
 from mlti_jax.types import Array, Batch, Task
 
+PAIRING = frozenset(["mlti", "intra", "cross"])  # strategies for pairs of tasks
 ORIGINALS, INTERPOLATED = 3, 300
 # Red, blue and yellow: the mixtures of any two can be told from the third.
 PALETTE = np.array([[0.84, 0.13, 0.15], [0.10, 0.33, 0.78], [0.97, 0.75, 0.05]])
@@ -127,7 +128,7 @@ def task_vectors(
     at a layer drawn at random, until they are enough.
     """
     learner, strategy = experiment.learner, experiment.strategy
-    if strategy.transform is None or not learner.episodic:
+    if not learner.episodic or not PAIRING.intersection(strategy.name.split("+")):
         raise InputError(
             f"strategy {strategy.name!r} interpolates no tasks; choose mlti, intra or "
             "cross"

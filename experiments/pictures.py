@@ -97,6 +97,15 @@ def learning_curves(runs: dict[str, pathlib.Path], path: pathlib.Path) -> None:
     plt.close(fig)
 
 
+def make_light(axes: np.ndarray) -> None:
+    """Small letters, and no frame above and to the right."""
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=7)
+        axis.xaxis.label.set_size(8)
+        axis.yaxis.label.set_size(8)
+
+
 def finish(fig, axes, path: pathlib.Path, columns: int, legend_of=None) -> None:
     """One legend above all axes; saves and closes.
 
@@ -107,11 +116,7 @@ def finish(fig, axes, path: pathlib.Path, columns: int, legend_of=None) -> None:
       legend_of: the axes whose lines the legend names; the first if not given.
     """
     axes = np.ravel(axes)
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=7)
-        axis.xaxis.label.set_size(8)
-        axis.yaxis.label.set_size(8)
+    make_light(axes)
     fig.tight_layout()
     handles, labels = (legend_of or axes[0]).get_legend_handles_labels()
     fig.legend(

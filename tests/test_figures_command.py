@@ -38,6 +38,15 @@ def cli(monkeypatch, capsys, tmp_path):
         (["--figure=tsne"], "--output is missing"),
         (["--figure=tsne", "--seeds=2"], "--seeds says what is run; it goes with"),
         (["--figure=task_numbers", "--only=nci"], "--only says what is run"),
+        (
+            [
+                "--figure=tsne",
+                "--output=OUT",
+                "--config=experiments/configs/rainbow_mnist.py:learner=protonet,strategy=metamix",
+                "--config.dataset.source=builtin",
+            ],
+            "'metamix' interpolates no tasks; choose mlti, intra or cross",
+        ),
         (["--figure=tsne", "extra"], "unexpected argument 'extra'"),
         (["--figure=tsne", "--figuer=2"], "unknown flag --figuer"),
         (["--figure=tsne", "--features=pixels"], "features"),

@@ -11,8 +11,8 @@ with MNIST's four IDX files in DIR/mnist. Without them it runs on the 5,000 MNIS
 images that come with the install, 8 a class and combination, and says so.
 
 The text says 100 images a class and combination; the released code uses 20 of them,
-with which the paper's numbers are reached: `dataset.images_per_class`. The paper's
-table trains with 1 query image a class, the released script with 15: `task.queries`.
+and so do we: `dataset.images_per_class`. The paper's table trains with 1 query image a
+class, the released script with 15: `task.queries`.
 """
 
 from experiments.config import paper_config

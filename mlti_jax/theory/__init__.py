@@ -25,7 +25,8 @@ Where the paper departs from this, and what is right:
 * The regulariser's constant is c = E[(1-lambda)^2 / lambda^2] in the proofs. It is
   infinite for alpha <= 2 under Beta(alpha, alpha), so for all alphas that the paper
   uses, and for alpha <= 1 under the law D_lambda of Lemmas 1 and 4, so for all but its
-  largest, 2, where it is 3. Right is E[(1-lambda)^2] / 2, there 0.15.
+  largest, 2, where it is 3. Right is E[(1-lambda)^2] / 2 under the same law: with
+  alpha = 2, 0.15 under Beta(2, 2) and 0.1 under D_lambda.
 * The term Var(lambda) u^2 / 2, of lambda's own spread, is missing. With one head for
   all tasks and balanced classes, and scores near 0, it has the form of the other and
   c = (E[(1-lambda)^2] + Var(lambda)) / 2; otherwise no constant c is right.
