@@ -119,6 +119,8 @@ def flags_of(module: str) -> set[str]:
     names = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text)
     names += re.findall(r'declare_key_flag\(\s*"(\w+)"', text)
     names += re.findall(r'add_argument\(\s*"--(\w+)"', text)
+    for shared in re.findall(r"adopt_module_key_flags\((\w+)\)", text):
+        names += flags_of(f"{module.rpartition('.')[0]}.{shared}")
     return set(names)
 
 
