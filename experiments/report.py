@@ -57,12 +57,18 @@ PICTURE_WORDS = {
     ),
     "tsne": (
         "Three tasks, and 300 that are interpolated between them, in a plane "
-        "(the paper's Fig. 3).",
-        "experiments.figures --figure=tsne --workdir=RUN --output=DIR",
+        "(the paper's Fig. 3). RUN is the work directory of the run that the picture "
+        "names.",
+        "experiments.figures --figure=tsne --workdir=RUN --output=DIR --data_dir=DATA",
     ),
-    "sheet": (
+    "sheet_metabolism": (
         "Samples of pairs of tasks, and their mixtures.",
-        "experiments.figures --figure=sheets --output=DIR --data_dir=DATA",
+        "experiments.figures --figure=sheets --datasets=metabolism --output=DIR "
+        "--data_dir=DATA",
+    ),
+    "sheet_rainbow_mnist": (
+        "The same for RainbowMNIST, with images that come with the install.",
+        "experiments.figures --figure=sheets --datasets=rainbow_mnist --output=DIR",
     ),
     "theory": (
         "What second-order approximations of the interpolated loss leave over, with "
