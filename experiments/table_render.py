@@ -130,11 +130,11 @@ class Renderer:
         return shown
 
     def _cells(self, table: Table, column: Column) -> list[Cell]:
-        return [
-            cell
-            for cell in table.column_cells(column)
-            if all(matches(cell.run.name, word) for word in self._only)
-        ]
+        return [cell for cell in table.column_cells(column) if self._is_wanted(cell)]
+
+    def _is_wanted(self, cell: Cell) -> bool:
+        names = [run.name for run in (cell.run, cell.other_run) if run is not None]
+        return any(all(matches(name, word) for word in self._only) for name in names)
 
     def _by_steps(self, run: Run) -> dict[int, BySeed]:
         """A run's results by steps, with `PAPER_STEPS` for its config's own."""

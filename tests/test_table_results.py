@@ -204,6 +204,7 @@ def test_only_some_rows_and_columns(keep):
     assert text.count("### ") == 1
     assert not lines_of(text, "MAML | MLTI")
     assert len(lines_of(text, "ProtoNet | MLTI")) == 1
+    assert rendered(keep.folder, only=("disjoint",)).count("### ") == 2
     renderer = Renderer(Results(keep.folder), lambda run: [], only=("nonsense",))
     assert renderer.report(TABLES["overall_ls"]) is None
 
