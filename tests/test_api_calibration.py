@@ -110,6 +110,7 @@ def test_padding_is_left_out_where_all_samples_are_queries():
     assert len(outputs.labels) == 5 * (count - 3).sum()
 
 
+@pytest.mark.slow
 def test_fit_calibrates_on_validation_tasks(capsys):
     fit = fit_small(class_splits(spread=2.5), ways=3, verbose=True)
     assert fit.calibrated

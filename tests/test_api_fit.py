@@ -76,6 +76,7 @@ def test_fit_gives_what_the_command_gives_bit_for_bit(tmp_path):
     assert learner.result == result
 
 
+@pytest.mark.slow
 def test_fit_is_the_run_of_its_config(tmp_path):
     splits = class_splits()
     learner = fitted("protonet")
@@ -164,6 +165,7 @@ def test_choices_suit_the_data(splits, expected):
     )
 
 
+@pytest.mark.slow
 def test_choices_progress_and_results_are_told_or_not(capsys):
     fit_small(domain_splits(), verbose=True)
     printed = capsys.readouterr()

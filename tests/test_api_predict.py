@@ -34,6 +34,7 @@ def softmax(logits):
 # ------------------------------------------------------------------------- parity
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_predict_is_the_learners_own(name):
     fit = fitted(name)
@@ -51,6 +52,7 @@ def test_predict_is_the_learners_own(name):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CLASSIFIERS, "anil_domains", "protonet_domains"])
 def test_accuracy_is_that_of_the_evaluator_on_the_same_tasks(name):
     fit = fitted(name)

@@ -78,6 +78,7 @@ def test_order_and_names_only_permute(given_task, seed):
     )
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tasks())
 def test_adapting_by_gradients_gives_finite_probabilities(given_task):

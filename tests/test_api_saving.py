@@ -50,6 +50,7 @@ def change_arrays(folder, change):
     change_manifest(folder, lambda m: m["arrays"].update(sha256=digest))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAVED)
 def test_a_loaded_learner_is_the_same(name, tmp_path):
     fit = fitted(name)
@@ -78,6 +79,7 @@ def test_a_loaded_learner_is_the_same(name, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_predicts_the_same_bits(tmp_path):
     fit = fitted("protonet")
     fit.save(tmp_path / "model")

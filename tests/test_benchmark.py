@@ -209,6 +209,7 @@ def test_memory_of_pytorch_is_measured_in_a_process_of_its_own():
 # ----------------------------------------------------------------- tables, pictures
 
 
+@pytest.mark.slow
 def test_results_and_chart_are_written(tmp_path):
     results = []
     for number, name in enumerate(("protonet_bio_vanilla", "protonet_bio_mlti")):
@@ -268,6 +269,7 @@ def test_operations_by_hand_are_those_that_xla_counts():
     assert counted == pytest.approx(step_flops(maml), rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["maml_bio_mlti", "protonet_bio_vanilla"])
 def test_account_has_all_parts(name, tmp_path):
     account = benchmark_account.measure_case(
@@ -286,6 +288,7 @@ def test_account_has_all_parts(name, tmp_path):
     assert_drawn(tmp_path / "account.png")
 
 
+@pytest.mark.slow
 def test_memory_has_a_row_for_every_combination(tmp_path):
     case = replace(shrink(BIO), interpolation=None, shots=5, hidden=(4, 50))
     result = benchmark_memory.measure_cases({"bio": case}, (2,), (1, 20))
@@ -298,6 +301,7 @@ def test_memory_has_a_row_for_every_combination(tmp_path):
     assert_drawn(tmp_path / "memory.png")
 
 
+@pytest.mark.slow
 def test_scaling_has_a_row_for_every_size(tmp_path):
     sizes = {"tasks": (2, 4), "inner_steps": (1,), "pool": (1, 3)}
     case = shrink(ALL_CASES["protonet_bio_vanilla"])

@@ -32,6 +32,7 @@ def test_every_side_of_a_group_can_be_built(name):
 FAST = ("strategies_bio",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -126,6 +126,7 @@ def test_task_numbers_by_command(cli, tmp_path):
     assert "16 runs: 2 done, 14 missing" in printed.out
 
 
+@pytest.mark.slow
 def test_tsne_by_command(cli, tmp_path):
     code, printed = cli(
         "--figure=tsne",

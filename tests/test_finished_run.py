@@ -15,6 +15,7 @@ from mlti_jax.training.experiment import TEST
 from mlti_jax.training.workdir import open_workdir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validation", [False, True])
 def test_a_finished_run_gives_the_network_it_was_tested_with(
     tmp_path, monkeypatch, validation

@@ -41,6 +41,7 @@ def small(tmp_path_factory):
     return data_dir
 
 
+@pytest.mark.slow
 def test_real_release(raw_dir, tmp_path):
     raw = raw_dir / "huffpost"
     builder = prepare("huffpost", raw, tmp_path)

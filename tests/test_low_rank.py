@@ -61,11 +61,11 @@ def make(name, adapted=(1, 2, 3), steps=3, **options):
     ("adapted", "options"),
     [
         ((1, 2, 3), {}),
-        ((1, 3), {}),
-        ((0, 1, 2, 3), {}),
+        pytest.param((1, 3), {}, marks=pytest.mark.slow),
+        pytest.param((0, 1, 2, 3), {}, marks=pytest.mark.slow),
         ((1, 3), {"steps": 1}),  # with so few, MetaSGD does without pairs of samples
-        ((1, 3), {"second_order": False}),
-        ((1, 3), {"unroll": False, "remat": True}),
+        pytest.param((1, 3), {"second_order": False}, marks=pytest.mark.slow),
+        pytest.param((1, 3), {"unroll": False, "remat": True}, marks=pytest.mark.slow),
     ],
 )
 def test_it_gives_what_the_long_way_gives(name, adapted, options):

@@ -195,6 +195,7 @@ def test_statistics_of_features_without_a_spread():
     np.testing.assert_allclose(scale, [1, 1, np.sqrt(8.25)])
 
 
+@pytest.mark.slow
 @settings_of(max_examples=25)
 @given(
     classes=st.integers(2, 4),

@@ -47,6 +47,7 @@ def command(module, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path):
     folder, out = write_raw(tmp_path / "raw"), tmp_path / "out"
     arguments = ["--dataset=pose", f"--data_dir={out}"]

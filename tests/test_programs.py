@@ -104,6 +104,7 @@ def test_remat_keeps_a_fifth_of_what_an_inner_step_takes_at_most():
     assert 0 <= growth[True] <= 0.2 * growth[False]
 
 
+@pytest.mark.slow
 def test_passes_bound_the_memory():
     """In one pass it grows with the tasks; in several, only what is drawn does."""
     small = shrink(RAINBOW)
@@ -137,6 +138,7 @@ def losses(dtype, steps=60):
     return values[0], values[-1]
 
 
+@pytest.mark.slow
 def test_training_in_bfloat16_learns():
     first, last = losses("bfloat16")
     assert last < 0.5 * first
@@ -144,6 +146,7 @@ def test_training_in_bfloat16_learns():
     assert first == pytest.approx(exact_first, rel=0.2)
 
 
+@pytest.mark.slow
 def test_layers_compute_in_bfloat16_and_the_stack_gives_float32():
     for network, shape in (
         (backbones.conv4(4, blocks=2), (3, 8, 8, 3)),

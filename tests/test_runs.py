@@ -63,6 +63,7 @@ def small_config(**changes):
     return config
 
 
+@pytest.mark.slow
 def test_a_run_leaves_what_it_promises_and_is_not_run_twice(tmp_path, capsys):
     result = train_and_evaluate(build(small_config()), tmp_path)
     saved = json.loads((tmp_path / "results.json").read_text())
@@ -93,6 +94,7 @@ def test_a_run_leaves_what_it_promises_and_is_not_run_twice(tmp_path, capsys):
         train_and_evaluate(build(small_config(seed=5)), tmp_path)
 
 
+@pytest.mark.slow
 def test_not_finite_keeps_the_last_good_checkpoint(tmp_path):
     experiment = build(small_config())
     # A finite step for 25 steps, and one that is not from then on.

@@ -15,6 +15,7 @@ from mlti_jax.strategies import chain
 LS = {"form": "label_sharing", "method": "mixup", "layers": (0, 1)}
 
 
+@pytest.mark.slow
 def test_regularisers_go_with_mlti_and_with_each_other(maml, tasks):
     names = "mlti+metareg+taml+metadropout"
     combined = strategies.make(

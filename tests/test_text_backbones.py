@@ -236,6 +236,7 @@ def test_a_share_of_one_leaves_the_first_sequence_as_it_is():
 # --------------------------------------------------------------- learners on text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stack", [backbones.albert(**SIZES | {"layers": 2}), WORDS], ids=["albert", "words"]
 )

@@ -47,6 +47,7 @@ def check_output(folder, names):
         assert picture[..., :3].std() > 0.05
 
 
+@pytest.mark.slow
 def test_numbers_and_pictures_are_written(run, monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     pool = DomainPool.from_arrays(
