@@ -7,9 +7,9 @@ import pathlib
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments import pictures
+from mlti_jax import plotting as pictures
+from mlti_jax._internal.progress import say
 from mlti_jax.errors import InputError
-from mlti_jax.progress import say
 from mlti_jax.training import (
     Experiment,
     build,

@@ -33,11 +33,11 @@ from typing import Any
 from absl import flags
 
 from experiments import finished_run, prediction_files
-from mlti_jax import command_line
+from mlti_jax._internal import command_line
+from mlti_jax._internal.command_line import DATA_DIR
 from mlti_jax.api import AdaptedModel, FittedLearner, load
 from mlti_jax.api.fitting import from_experiment, probabilities_note
 from mlti_jax.api.saving import MANIFEST
-from mlti_jax.command_line import DATA_DIR
 from mlti_jax.errors import InputError
 from mlti_jax.training.workdir import read_json
 

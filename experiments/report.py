@@ -14,21 +14,19 @@ import sys
 
 from absl import flags
 
-from experiments import (
-    figure_task_numbers,
-    results_store,
-    theory_remainders,
-    theory_variance,
-)
+from experiments.figures import task_numbers as figure_task_numbers
 from experiments.paper import Cell, Run, Table
-from experiments.results_store import PICTURES, BySeed, Results, existing_folder
-from experiments.table_formats import Section, counted, markdown_table
-from experiments.table_render import HOW, Renderer
-from experiments.variations import ALL_TABLES
-from mlti_jax import command_line
-from mlti_jax.command_line import absolute
+from experiments.tables import store as results_store
+from experiments.tables.formats import Section, counted, markdown_table
+from experiments.tables.render import HOW, Renderer
+from experiments.tables.store import PICTURES, BySeed, Results, existing_folder
+from experiments.tables.variations import ALL_TABLES
+from experiments.theory import remainders as theory_remainders
+from experiments.theory import variance as theory_variance
+from mlti_jax._internal import command_line
+from mlti_jax._internal.command_line import absolute
+from mlti_jax._internal.progress import say
 from mlti_jax.errors import InputError
-from mlti_jax.progress import say
 from mlti_jax.training.workdir import read_json
 
 ROOT = pathlib.Path(__file__).parent.parent

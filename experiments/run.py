@@ -29,10 +29,10 @@ import sys
 from absl import flags, logging
 from ml_collections import config_flags
 
-from experiments import command_line
+from experiments import cli as command_line
 from experiments.compare import compare
 from mlti_jax import parallel
-from mlti_jax.command_line import DATA_DIR
+from mlti_jax._internal.command_line import DATA_DIR
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, summary, train_and_evaluate
 

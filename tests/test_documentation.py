@@ -16,7 +16,7 @@ import pytest
 from mlti_jax import interpolation, parallel
 from mlti_jax.learners import inner_loop
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 

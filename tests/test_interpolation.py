@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import make_task, stack_tasks, take
 
 from mlti_jax import interpolation as itp
 from mlti_jax.errors import InputError
 from mlti_jax.types import Batch
+from tests.support.tasks import make_task, stack_tasks, take
 
 KEY = jax.random.key(0)
 # As one program each; `test_jit_vmap_and_grad` compares these with eager ones.

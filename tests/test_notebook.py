@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[1]
 NOTEBOOK = ROOT / "docs" / "colab.ipynb"
 FEWER = {"STEPS": 4, "TEST_TASKS": 6, "VALIDATION_TASKS": 4}
 

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import KEY, make_task, stack_tasks
 
 from mlti_jax import backbones, learners, parallel, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.parallel import Plan, map_tasks, mean_loss, plan_for
 from mlti_jax.strategies import init_variables, meta_objective
 from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
+from tests.support.tasks import KEY, make_task, stack_tasks
 
 PLANS = {
     "passes of 1": Plan(tasks_per_pass=1),

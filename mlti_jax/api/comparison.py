@@ -6,11 +6,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mlti_jax._internal.progress import say
 from mlti_jax.api.fitted import FittedLearner
 from mlti_jax.api.fitting import as_splits, fit
 from mlti_jax.data import Splits
 from mlti_jax.errors import InputError
-from mlti_jax.progress import say
 from mlti_jax.training import format_interval, paired_difference
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax._internal.progress import Progress
 from mlti_jax.api.adapted import AdaptedModel, naming
 from mlti_jax.api.calibration import Calibration
 from mlti_jax.api.held_out import check_outputs, held_out_pool, listed
@@ -19,7 +20,6 @@ from mlti_jax.data import Inputs, Pool, Splits, check_episode
 from mlti_jax.errors import InputError, check_range
 from mlti_jax.learners import Learner, Variables
 from mlti_jax.parallel import plan_for
-from mlti_jax.progress import Progress
 from mlti_jax.strategies import Strategy
 from mlti_jax.training import Episode, Evaluator, format_interval, mean_and_interval
 from mlti_jax.training.experiment import TEST, MethodFacts

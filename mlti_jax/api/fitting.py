@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mlti_jax import data, parallel
+from mlti_jax._internal.progress import silence
 from mlti_jax.api.calibration import Calibration, calibrate, query_outputs
 from mlti_jax.api.configuring import choose_config
 from mlti_jax.api.fitted import FittedLearner
@@ -17,7 +18,6 @@ from mlti_jax.data import Inputs, Splits
 from mlti_jax.data.own.inputs import ARRAYS, leaves_of
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.learners import Variables
-from mlti_jax.progress import silence
 from mlti_jax.training import Experiment, build, summary, train_and_evaluate
 from mlti_jax.training.experiment import TEST, VALIDATION, MethodFacts
 from mlti_jax.training.finished import tested_variables

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mlti_jax import extras
+from mlti_jax._internal import extras
 from mlti_jax.errors import InputError, check_range
 
 Shapes = dict[str, tuple[int, ...]]

@@ -18,7 +18,8 @@ import functools
 import flax.linen as nn
 import jax.numpy as jnp
 
-from mlti_jax import extras, ops
+from mlti_jax import ops
+from mlti_jax._internal import extras
 from mlti_jax.backbones.mlp import dense_blocks
 from mlti_jax.backbones.stack import LayerHook, Mode, Stack
 from mlti_jax.errors import InputError

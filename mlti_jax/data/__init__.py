@@ -61,7 +61,7 @@ DATASETS = {
     "dermnet": "mlti_jax.data.builders.dermnet",
     "tabula_muris": "mlti_jax.data.builders.tabula_muris",
     "huffpost": "mlti_jax.data.builders.huffpost",
-    "own_data": "mlti_jax.data.own_data",
+    "own_data": "mlti_jax.data.own.dataset",
 }
 
 

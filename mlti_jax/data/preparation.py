@@ -11,11 +11,11 @@ import time
 
 import tensorflow_datasets as tfds
 
+from mlti_jax._internal.locks import locked
+from mlti_jax._internal.progress import format_seconds, say
 from mlti_jax.data import default_data_dir, prepared
 from mlti_jax.data.builders.base import DatasetBuilder
 from mlti_jax.errors import InputError
-from mlti_jax.locks import locked
-from mlti_jax.progress import format_seconds, say
 
 
 def prepare(

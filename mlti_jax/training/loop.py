@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax._internal.locks import locked
+from mlti_jax._internal.progress import Progress, format_metric, say, stop_signal
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.learners import Variables
-from mlti_jax.locks import locked
-from mlti_jax.progress import Progress, format_metric, say, stop_signal
 from mlti_jax.training.checkpoints import Checkpoints
 from mlti_jax.training.evaluation import mean_and_interval
 from mlti_jax.training.experiment import TEST, TRAIN, VALIDATION, Experiment

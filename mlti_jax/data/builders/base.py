@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from mlti_jax.progress import Progress
+from mlti_jax._internal.progress import Progress
 
 Example = dict[str, Any]
 

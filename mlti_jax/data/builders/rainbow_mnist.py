@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tensorflow_datasets as tfds
 
-from mlti_jax.data import default_data_dir, mnist, prepared
+from mlti_jax.data import default_data_dir, prepared
 from mlti_jax.data.builders import base
 from mlti_jax.data.pools import DomainPool, Splits
+from mlti_jax.data.readers import mnist
 from mlti_jax.errors import InputError, check_range, unknown_name
 
 Combination = tuple[str, str, int]

@@ -167,7 +167,7 @@ def fingerprints(texts: Sequence[str], which: str) -> tuple[np.ndarray, np.ndarr
       Bits, bool `[M, 1024]`, and which molecules RDKit could read, bool `[M]`; the
       bits of the others are all 0.
     """
-    from mlti_jax.data import molecules  # It imports TFDS, which takes seconds.
+    from mlti_jax.data.readers import molecules  # It imports TFDS, which takes seconds.
 
     molecules.require_rdkit()
     if which not in molecules.FINGERPRINTS:

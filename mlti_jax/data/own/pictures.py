@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlti_jax.data import raw
+from mlti_jax.data.readers import raw
 from mlti_jax.errors import InputError
 
 GREY = ("1", "L", "LA", "La")

@@ -1,0 +1,121 @@
+"""PyTorch's sides of a case, and the memory that one of them needs.
+
+`python -m experiments.benchmark.torch_sides CASE SIDE` runs three steps and prints by how
+many bytes the process grew: the resident set only grows, so each side is measured in
+a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from experiments.benchmark.cases import Case, find, make_pool
+from experiments.benchmark.timing import Steps
+from mlti_jax._internal import command_line
+from mlti_jax.errors import InputError, unknown_name
+
+# The same step written plainly; with another layout of images in memory, which is
+# faster on CPU but which few use; and with `torch.func.vmap` over the tasks.
+SIDES = ("torch", "torch_channels_last", "torch_vmap")
+STEPS_FOR_MEMORY = 3
+
+
+def make_step(case: Case, side: str) -> Callable[[], object]:
+    """A step of one of the `SIDES`; `NotImplementedError` says why there is none."""
+    from experiments.benchmark.torch import steps as torch_steps
+
+    pool = make_pool(case)
+    if side == "torch_vmap":
+        return torch_steps.make_vmap_step(case, *pool)
+    return torch_steps.make_step(
+        case, *pool, channels_last=side == "torch_channels_last"
+    )
+
+
+def make_sides(
+    case: Case, names: Sequence[str] = SIDES
+) -> tuple[dict[str, Steps], dict[str, str]]:
+    """Sides of a case, none where PyTorch is not installed.
+
+    Args:
+      case: the step.
+      names: of the sides; one that is no other for this network is left out.
+
+    Returns:
+      The sides that there are, and for those that there are not the reason.
+    """
+    sides, refused = {}, {}
+    if importlib.util.find_spec("torch") is None:
+        return sides, refused
+    for side in names:
+        if side == "torch_channels_last" and case.backbone == "mlp":
+            continue
+        try:
+            sides[side] = _repeated(make_step(case, side))
+        except NotImplementedError as error:
+            refused[side] = str(error)
+    return sides, refused
+
+
+def _repeated(step: Callable[[], object]) -> Steps:
+    def steps(count: int) -> None:
+        for _ in range(count):
+            step()
+
+    return steps
+
+
+def resident_growth(name: str, side: str) -> int:
+    """Bytes by which a process grows while it runs a case's first steps.
+
+    What is there before (PyTorch itself, the pool, the parameters) does not count.
+    """
+    command = [sys.executable, "-m", "experiments.benchmark.torch_sides", name, side]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"{' '.join(command[1:])} failed: {done.stderr[-500:]}")
+    return int(done.stdout)
+
+
+def growth_while(run: Callable[[], object]) -> int:
+    """The peak of the resident set in `run`, in bytes beyond what it was before."""
+    try:
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    except OSError:
+        before = _peak()
+        run()
+        return _peak() - before
+    before = _status("VmRSS")
+    run()
+    return _status("VmHWM") - before
+
+
+def _peak() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _status(field: str) -> int:
+    """A size in bytes from what Linux says of this process."""
+    text = pathlib.Path("/proc/self/status").read_text()
+    return 1024 * int(text.partition(f"{field}:")[2].split()[0])
+
+
+def main(argv: list[str]) -> None:
+    """Prints the growth of one case and side."""
+    if len(argv) != 3:
+        raise InputError("give the names of a case and of a side")
+    _, name, side = argv
+    if side not in SIDES:
+        raise unknown_name("side", side, SIDES)
+    steps = _repeated(make_step(find(name), side))
+    print(growth_while(lambda: steps(STEPS_FOR_MEMORY)))
+
+
+if __name__ == "__main__":
+    sys.exit(command_line.run(main, __doc__))

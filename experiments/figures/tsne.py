@@ -1,0 +1,249 @@
+"""Original and interpolated tasks in a plane, by t-SNE (Fig. 3).
+
+A task is represented as in the paper, by the mean of its prototypes, to which support
+and query samples count alike. The interpolated tasks are those that the strategy makes
+of the originals in training; their colours tell which originals they are near to.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.manifold import TSNE
+
+from mlti_jax import interpolation
+from mlti_jax.backbones import Mode
+from mlti_jax.data import Pool, sample_task
+from mlti_jax.errors import InputError
+from mlti_jax.learners import Learner, Variables, prototypes
+from mlti_jax.learners.base import concatenate, concatenate_weights, run_task
+from mlti_jax.plotting import plt
+from mlti_jax.strategies.base import eval_variables
+from mlti_jax.training import Episode, Experiment
+from mlti_jax.types import Array, Batch, Task
+
+PAIRING = frozenset(["mlti", "intra", "cross"])  # strategies for pairs of tasks
+ORIGINALS, INTERPOLATED = 3, 300
+# Red, blue and yellow: the mixtures of any two can be told from the third.
+PALETTE = np.array([[0.84, 0.13, 0.15], [0.10, 0.33, 0.78], [0.97, 0.75, 0.05]])
+# A sample's features must not depend on its task: with the statistics of the task at
+# hand, batch normalisation would take away the very mean that tells tasks apart.
+RUNNING = Mode(train=False, batch_statistics=False)
+
+
+class Features(NamedTuple):
+    """What stands for a sample.
+
+    Attributes:
+      variables: of the network whose last hidden layer it is; None for the input.
+      name: for the title.
+    """
+
+    variables: Variables | None
+    name: str
+
+
+# ------------------------------------------------------------------ representation
+
+
+def mean_prototype(task: Task, regression: bool = False) -> Array:
+    r"""A task as one vector, :math:`\frac1R \sum_r c_r`, `[D]`.
+
+    :math:`c_r` is the mean of all samples of class r, support and query as one set;
+    soft labels weigh a sample's part in each class.
+
+    Args:
+      task: its x any features, `[N, ...]`.
+      regression: whether y are targets; then all samples are one class.
+    """
+    x = concatenate(task.support.x, task.query.x)
+    y = concatenate(task.support.y, task.query.y)
+    weight = concatenate_weights(task.support, task.query)
+    if regression:
+        y = jnp.ones((y.shape[0], 1))
+    x = x.reshape(x.shape[0], -1)
+    return prototypes(x, Batch(x, y, weight)).mean(axis=0)
+
+
+def hidden(
+    learner: Learner, variables: Variables, task: Task, start: int, stop: int
+) -> Task:
+    """Moves a task's x from layer `start` to `stop`, each sample by itself."""
+    task, _ = run_task(
+        learner.stack,
+        variables.params["model"],
+        variables.state,
+        task,
+        start,
+        stop,
+        key=jax.random.key(0),  # for noise, of which there is none
+        mode=RUNNING,
+        joint=learner.joint_statistics,
+    )
+    return task
+
+
+def last_hidden_layer(learner: Learner) -> int:
+    """The layer whose input the head takes; metric-based learners have no head."""
+    return len(learner.stack) - (learner.family != "metric")
+
+
+# --------------------------------------------------------------------------- tasks
+
+
+def original_tasks(
+    pool: Pool, key: Array, episode: Episode, number: int = ORIGINALS
+) -> Task:
+    """Tasks `[number]` of different sources."""
+    keys = jax.random.split(key, 32 * number)
+
+    @jax.jit
+    def draw(pool: Pool, keys: Array) -> Task:
+        return jax.vmap(lambda k: sample_task(pool, k, **episode._asdict()))(keys)
+
+    # XLA leaves out the samples, since only their source is asked for.
+    domains = np.asarray(jax.jit(lambda *args: draw(*args).domain)(pool, keys))
+    _, first = np.unique(domains, return_index=True)
+    if len(first) < number:
+        raise InputError(
+            f"the figure needs tasks of {number} sources, and here are {len(first)}; "
+            "raise dataset.train_classes"
+        )
+    return draw(pool, keys[np.sort(first)[:number]])
+
+
+def task_vectors(
+    experiment: Experiment,
+    features: Features,
+    interpolated: int = INTERPOLATED,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors of the original tasks `[3, D]`, and of interpolated ones `[n, D]`.
+
+    The originals are a meta-batch, of which the strategy makes others as in training,
+    at a layer drawn at random, until they are enough.
+    """
+    learner, strategy = experiment.learner, experiment.strategy
+    if not learner.episodic or not PAIRING.intersection(strategy.name.split("+")):
+        raise InputError(
+            f"strategy {strategy.name!r} interpolates no tasks; choose mlti, intra or "
+            "cross"
+        )
+    layers = strategy.layers
+    if features.variables is None:
+        if 0 not in layers:
+            raise InputError(
+                f"the tasks are interpolated at the layers {tuple(layers)}, so that "
+                "their inputs don't exist; use --features=network"
+            )
+        layers, stop, variables = (0,), 0, None
+    else:
+        stop = last_hidden_layer(learner)
+        variables = eval_variables(strategy, features.variables)
+    regression = experiment.splits.setting == "regression"
+    key_tasks, key_draws = jax.random.split(jax.random.key(experiment.config.seed))
+    tasks = original_tasks(experiment.splits.train, key_tasks, experiment.episode)
+    size = tasks.domain.shape[0]
+
+    @partial(jax.jit, static_argnums=3)
+    def vectors(variables, tasks, key, layer):
+        """Of the tasks that the strategy makes at a layer; of the originals if None."""
+
+        def move(tasks, start, stop):
+            if start == stop:
+                return tasks
+            one = partial(hidden, learner, variables, start=start, stop=stop)
+            return jax.vmap(one)(tasks)
+
+        if layer is not None:
+            tasks = move(tasks, 0, layer)
+            tasks = strategy.transform(variables, tasks, key, layer, size)
+            tasks = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tasks)
+        tasks = move(tasks, layer or 0, stop)
+        return jax.vmap(partial(mean_prototype, regression=regression))(tasks)
+
+    originals = np.asarray(vectors(variables, tasks, key_draws, None))
+    made, number = [], 0
+    while number < interpolated:
+        key_layer, key_mix = jax.random.split(jax.random.fold_in(key_draws, len(made)))
+        layer = layers[int(interpolation.sample_layer(key_layer, layers))]
+        made.append(np.asarray(vectors(variables, tasks, key_mix, layer)))
+        number += len(made[-1])
+    return originals, np.concatenate(made)[:interpolated]
+
+
+# ------------------------------------------------------------------------- picture
+
+
+def nearness(vectors: np.ndarray, originals: np.ndarray) -> np.ndarray:
+    r"""Each original's share, :math:`d_k^{-4} / \sum_l d_l^{-4}`, `[n, 3]`.
+
+    Args:
+      vectors: `[n, D]`.
+      originals: `[3, D]`; one that a vector is equal to has all of its share.
+    """
+    square = ((vectors[:, None] - originals[None]) ** 2).sum(axis=-1)
+    # Relative to the nearest, so that nothing is divided by zero.
+    nearest = square.min(axis=1, keepdims=True)
+    ratio = np.where(square > 0, nearest / np.where(square > 0, square, 1), 1.0)
+    share = ratio**2
+    return share / share.sum(axis=1, keepdims=True)
+
+
+def plane(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Points in the plane for vectors `[n, D]`, by t-SNE."""
+    perplexity = min(30.0, (len(vectors) - 1) / 3)
+    tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed)
+    return tsne.fit_transform(np.asarray(vectors, np.float64))
+
+
+def distances(originals: np.ndarray, vectors: np.ndarray) -> str:
+    """How far interpolated tasks are from originals, since t-SNE keeps no distances."""
+    norm = np.linalg.norm
+    between = [norm(a - b) for i, a in enumerate(originals) for b in originals[:i]]
+    nearest = norm(vectors[:, None] - originals[None], axis=-1).min(axis=1)
+    low, middle, high = np.quantile(nearest / np.mean(between), (0.1, 0.5, 0.9))
+    return (
+        "distance from an interpolated task to the nearest original, that between "
+        f"originals being 1: median {middle:.2f}, 80 % from {low:.2f} to {high:.2f}"
+    )
+
+
+def draw(
+    originals: np.ndarray,
+    vectors: np.ndarray,
+    path: pathlib.Path,
+    title: str,
+    seed: int = 0,
+) -> None:
+    """The picture: originals as stars, interpolated tasks as dots."""
+    points = plane(np.concatenate([originals, vectors]), seed)
+    colours = nearness(vectors, originals) @ PALETTE
+    fig, axis = plt.subplots(figsize=(5.2, 3.9), layout="constrained")
+    axis.scatter(*points[len(originals) :].T, s=11, c=colours, lw=0, alpha=0.85)
+    for number, (place, colour) in enumerate(
+        zip(points[: len(originals)], PALETTE, strict=True), 1
+    ):
+        star = {"marker": "*", "s": 190, "edgecolor": "black", "lw": 0.9, "zorder": 3}
+        axis.scatter(*place, color=[colour], label=f"original task {number}", **star)
+    axis.scatter(
+        [], [], s=11, color="#808080", label=f"{len(vectors)} interpolated tasks"
+    )
+    axis.set(xticks=[], yticks=[])
+    axis.set_title(title, fontsize=8)
+    axis.legend(
+        frameon=False,
+        fontsize=7,
+        ncols=4,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        handletextpad=0.1,
+        columnspacing=1.0,
+        markerscale=0.7,
+    )
+    fig.savefig(path, dpi=200)
+    plt.close(fig)

@@ -1,0 +1,248 @@
+"""tieredImageNet: from small files of its release to pools."""
+
+import csv
+import pickle
+
+import jax
+import numpy as np
+import pytest
+
+from mlti_jax import data
+from mlti_jax.data import prepared
+from mlti_jax.data.builders import tiered_imagenet
+from mlti_jax.errors import InputError
+from tests.support.raw_files import (
+    altered,
+    check_pool,
+    dump,
+    noise,
+    png,
+    prepare,
+    read,
+    replace,
+)
+
+TIERED_CLASSES = {
+    "train": tiered_imagenet.TRAIN,
+    "val": tiered_imagenet.VALIDATION,
+    "test": tiered_imagenet.TEST,
+}
+
+
+def words(wordnet_id: str) -> str:
+    """A name in words; two ids share one, as ImageNet's two cranes do."""
+    return "crane" if wordnet_id in ("n02012849", "n03126707") else f"a, {wordnet_id}"
+
+
+@pytest.fixture(scope="module")
+def tiered_raw(tmp_path_factory):
+    """Two or three pictures a class; classes numbered in an order of the release's own.
+
+    The arrays of bytes are `[n, 1]` in one split and `[n]` in the others, as OpenCV
+    has written them at one time and at another.
+    """
+    folder = tmp_path_factory.mktemp("tiered")
+    rng = np.random.default_rng(0)
+    ids = sorted(sum(TIERED_CLASSES.values(), ()) + ("n03126707",))
+    (folder / "synsets.txt").write_text("".join(f"{i}\n" for i in ids))
+    (folder / "class_names.txt").write_text("".join(f"{words(i)}\n" for i in ids))
+    expected = {}
+    for split, classes in TIERED_CLASSES.items():
+        order = rng.permutation(classes)
+        labels = np.concatenate([np.arange(len(classes)).repeat(2), np.arange(20)])
+        rng.shuffle(labels)
+        images = noise(rng, len(labels))
+        for number, name in enumerate(order):
+            expected[str(name)] = images[labels == number]
+        shape = (-1, 1) if split == "train" else (-1,)
+        dump(
+            [np.frombuffer(png(image), np.uint8).reshape(shape) for image in images],
+            folder / f"{split}_images_png.pkl",
+        )
+        content = {
+            "label_specific": labels.astype(np.int32),
+            "label_general": np.zeros(len(labels), np.int32),
+            "label_specific_str": [words(str(name)) for name in order],
+            "label_general_str": ["thing"],
+        }
+        dump(content, folder / f"{split}_labels.pkl", 2)
+    return folder, expected
+
+
+@pytest.fixture(scope="module")
+def tiered_prepared(tiered_raw, tmp_path_factory):
+    data_dir = tmp_path_factory.mktemp("tiered_prepared")
+    prepare("tiered_imagenet", tiered_raw[0], data_dir)
+    return data_dir
+
+
+@pytest.mark.parametrize("train_classes", [35, 351])
+def test_tiered_imagenet(tiered_raw, tiered_prepared, train_classes):
+    splits = data.load(
+        "tiered_imagenet", data_dir=tiered_prepared, train_classes=train_classes
+    )
+    _, expected = tiered_raw
+    check_pool(splits.train, tiered_imagenet.TRAIN[:train_classes], expected)
+    check_pool(splits.validation, tiered_imagenet.VALIDATION, expected)
+    check_pool(splits.test, tiered_imagenet.TEST, expected)
+    task = data.sample_batch(splits.test, jax.random.key(0), 4)
+    assert task.x.shape == (4, 84, 84, 3)
+
+
+def test_tiered_imagenet_small_is_the_default(tiered_prepared):
+    splits = data.load("tiered_imagenet", data_dir=tiered_prepared)
+    assert splits.train.classes == tiered_imagenet.TRAIN[:35]
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["synsets.txt", "class_names.txt", "train_images_png.pkl", "val_labels.pkl"],
+)
+def test_tiered_imagenet_file_missing(tiered_raw, tmp_path, missing):
+    folder = altered(tiered_raw[0], tmp_path / "raw")
+    path = folder / missing
+    path.rename(folder / f"tiered-imagenet-{missing}")
+    prepared.builder("tiered_imagenet", tmp_path).read_raw(folder)
+    (folder / f"tiered-imagenet-{missing}").unlink()
+    with pytest.raises(InputError, match=f"has no {missing}.*What is needed there"):
+        read("tiered_imagenet", folder, tmp_path)
+
+
+def unknown_name(content):
+    content["label_specific_str"][3] = "unicorn"
+
+
+def name_twice(content):
+    content["label_specific_str"][3] = content["label_specific_str"][4]
+
+
+def label_out_of_range(content):
+    content["label_specific"][7] = 99
+
+
+def negative_label(content):
+    content["label_specific"][7] = -1
+
+
+def class_without_images(content):
+    labels = content["label_specific"]
+    labels[labels == labels[0]] = labels[1]
+
+
+def float_labels(content):
+    content["label_specific"] = content["label_specific"] / 2
+
+
+def no_names(content):
+    del content["label_specific_str"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (unknown_name, "has the classes unicorn, which class_names.txt"),
+        (name_twice, "has a name twice"),
+        (label_out_of_range, "picture 7 of .* is of class 99, but there are 97 names"),
+        (negative_label, "picture 7 of .* is of class -1"),
+        (class_without_images, "does not have the 97 classes of its split: it lacks n"),
+        (float_labels, "'label_specific' of .* has dtype float64"),
+        (no_names, "does not hold 'label_specific' and 'label_specific_str'"),
+    ],
+)
+def test_tiered_imagenet_bad_labels(tiered_raw, tmp_path, damage, message):
+    folder = altered(tiered_raw[0], tmp_path / "raw")
+    path = folder / "val_labels.pkl"
+    content = pickle.loads(path.read_bytes())
+    damage(content)
+    replace(path, pickle.dumps(content))
+    with pytest.raises(InputError, match=message) as error:
+        read("tiered_imagenet", folder, tmp_path)
+    assert str(path) in str(error.value)
+
+
+def test_tiered_imagenet_names_of_another_release(tiered_raw, tmp_path):
+    folder = altered(tiered_raw[0], tmp_path / "raw")
+    lines = (folder / "synsets.txt").read_text().splitlines()
+    replace(folder / "synsets.txt", "\n".join(lines[1:]).encode())
+    with pytest.raises(InputError, match="class_names.txt has 609 lines and .* 608"):
+        read("tiered_imagenet", folder, tmp_path)
+    replace(folder / "synsets.txt", b"\xff")
+    with pytest.raises(InputError, match="synsets.txt can't be read"):
+        read("tiered_imagenet", folder, tmp_path)
+
+
+def large_image(images):
+    images[5] = np.frombuffer(png(np.zeros((96, 84, 3), np.uint8)), np.uint8)
+
+
+def damaged_image(images):
+    images[5] = images[5][: len(images[5]) // 2]
+
+
+def decoded_image(images):
+    images[5] = np.zeros((84, 84, 3), np.float32)
+
+
+def image_missing(images):
+    images.pop()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (large_image, "picture 5 of .* is 84x96; expected 84x84. .* another release"),
+        (damaged_image, "picture 5 of .* is no image"),
+        (decoded_image, "picture 5 of .* is no uint8 array"),
+        (image_missing, "holds a list of 213; expected a list of 214 pictures"),
+    ],
+)
+def test_tiered_imagenet_bad_images(tiered_raw, tmp_path, damage, message):
+    folder = altered(tiered_raw[0], tmp_path / "raw")
+    path = folder / "val_images_png.pkl"
+    images = pickle.loads(path.read_bytes())
+    damage(images)
+    replace(path, pickle.dumps(images))
+    examples = prepared.builder("tiered_imagenet", tmp_path).read_raw(folder)
+    with pytest.raises(InputError, match=message) as error:
+        list(examples["validation"])
+    assert str(path) in str(error.value)
+
+
+def test_tiered_imagenet_pickle_that_is_none(tiered_raw, tmp_path):
+    folder = altered(tiered_raw[0], tmp_path / "raw")
+    builder = prepared.builder("tiered_imagenet", tmp_path)
+    path = folder / "test_images_png.pkl"
+    content = path.read_bytes()
+    replace(path, content[: len(content) // 2])
+    with pytest.raises(InputError, match="test_images_png.pkl was not read as a"):
+        list(builder.read_raw(folder)["test"])
+    replace(path, pickle.dumps({"images": 1}))
+    with pytest.raises(InputError, match="holds a dict of 1; expected a list of 340"):
+        list(builder.read_raw(folder)["test"])
+    replace(folder / "test_labels.pkl", pickle.dumps(print))
+    with pytest.raises(InputError, match="test_labels.pkl was .* asks for builtins"):
+        builder.read_raw(folder)
+
+
+def test_workers_read_the_same(tiered_raw, tmp_path):
+    folder, expected = tiered_raw
+    builder = prepared.builder("tiered_imagenet", tmp_path)
+    builder.processes = 2
+    examples = list(builder.read_raw(folder)["validation"])
+    of_all = [expected[name] for name in tiered_imagenet.VALIDATION]
+    np.testing.assert_array_equal(
+        [e["image"] for e in examples], np.concatenate(of_all)
+    )
+
+
+def test_lists_of_classes():
+    assert [len(c) for c in TIERED_CLASSES.values()] == [351, 97, 160]
+    everything = sum(TIERED_CLASSES.values(), ())
+    assert len(set(everything)) == len(everything)
+    assert all(len(name) == 9 and name[0] == "n" for name in everything)
+
+
+def test_tiered_imagenet_lists_are_the_releases(raw_dir):
+    for split, classes in TIERED_CLASSES.items():
+        with (raw_dir / "tieredimagenet" / f"{split}.csv").open() as file:
+            assert [row[0] for row in csv.reader(file) if row] == list(classes)

@@ -1,0 +1,186 @@
+"""The record of inputs: new data is treated as training data was."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlti_jax import data
+from mlti_jax.data import Inputs
+from mlti_jax.data.own.inputs import COLUMNS, PICTURES, SMILES, Leaf, Smiles
+from mlti_jax.errors import InputError
+from tests.support.property_settings import settings_of
+
+VECTORS = Inputs("arrays", (Leaf("", (3,), "float32"),), label_names=("1", "2"))
+BITS = Inputs("arrays", (Leaf("", (3,), "bool"),))
+IMAGES = Inputs("arrays", (Leaf("", (4, 4, 1), "uint8"),))
+TEXT = Inputs(
+    "arrays", (Leaf("['ids']", (4,), "int32"), Leaf("['mask']", (4,), "bool"))
+)
+TABLE = Inputs(
+    COLUMNS,
+    (Leaf("", (2,), "float32"),),
+    mean=(10.0, 0.0),
+    scale=(2.0, 1.0),
+    columns=("age", "height"),
+)
+MOLECULES = Inputs(SMILES, (Leaf("", (1024,), "bool"),), smiles=Smiles("drug", "path"))
+FILES = Inputs(PICTURES, (Leaf("", (8, 6, 3), "uint8"),), resize=True)
+ALL = [VECTORS, BITS, IMAGES, TEXT, TABLE, MOLECULES, FILES]
+
+
+@pytest.mark.parametrize("inputs", ALL)
+def test_json_makes_the_same_record(inputs):
+    assert Inputs.from_json(inputs.to_json()) == inputs
+
+
+@settings_of(max_examples=30)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(allow_nan=False, allow_infinity=False), st.floats(1e-30, 1e30)
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_json_keeps_every_digit(numbers):
+    mean, scale = zip(*numbers, strict=True)
+    inputs = dataclasses.replace(VECTORS, mean=mean, scale=scale)
+    assert Inputs.from_json(inputs.to_json()) == inputs
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "sounds"},
+        {"leaves": [["", [3]]]},
+        {"leaves": [["", ["three"], "float32"]]},
+        {"leaves": [["", [3], "float33"]]},
+        {"colour": 1},
+        {"smiles": 3},
+    ],
+)
+def test_damaged_records_are_refused(change):
+    with pytest.raises(InputError, match="of inputs"):
+        Inputs.from_json(json.dumps({**json.loads(VECTORS.to_json()), **change}))
+
+
+def test_records_that_are_none():
+    without = json.loads(VECTORS.to_json())
+    del without["leaves"]
+    for text in (json.dumps(without), "[]", "{", "3"):
+        with pytest.raises(InputError, match="the record of inputs can't be read"):
+            Inputs.from_json(text)
+
+
+def test_new_arrays():
+    x = np.arange(6.0).reshape(2, 3)
+    assert VECTORS(x).dtype == jnp.float32
+    np.testing.assert_array_equal(VECTORS(x), x)
+    np.testing.assert_array_equal(VECTORS(x.tolist()), x)
+    np.testing.assert_array_equal(VECTORS(jnp.asarray(x)), x)
+    np.testing.assert_array_equal(VECTORS(x > 2), x > 2)
+    np.testing.assert_array_equal(BITS([[0, 1, 1]]), [[0, 1, 1]])
+    assert BITS.compact([[0, 1, 1]]).dtype == bool
+    pixels = np.full((2, 4, 4, 1), 51, np.uint8)
+    np.testing.assert_allclose(IMAGES(pixels), 0.2)
+    assert IMAGES.compact(pixels).dtype == np.uint8
+    text = {"ids": np.array([[1, 2, 3, 0]]), "mask": np.array([[1, 1, 1, 0]])}
+    found = TEXT(text)
+    assert found["ids"].dtype == jnp.int32
+    np.testing.assert_array_equal(found["ids"], text["ids"])
+    np.testing.assert_array_equal(found["mask"], text["mask"])
+
+
+def test_new_rows_of_a_table(tmp_path):
+    columns = {"height": [1.0, 2.0], "age": [10, 14], "name": ["a", "b"]}
+    expected = [[0, 1], [2, 2]]
+    np.testing.assert_allclose(TABLE(columns), expected)
+    np.testing.assert_allclose(TABLE(np.array([[10, 1.0], [14, 2.0]])), expected)
+    path = tmp_path / "new.csv"
+    path.write_text("name,age,height\na,10,1.0\nb,14,2.0\n")
+    np.testing.assert_allclose(TABLE(path), expected)
+    path.write_text("age;height\n10;1.0\n")
+    with pytest.raises(InputError, match="new.csv has no column 'age'.*age;height"):
+        TABLE(path)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "raw", "message"),
+    [
+        (VECTORS, np.ones((2, 5)), r"x has shape \[2, 5\]; expected \[N, 3\], as in"),
+        (VECTORS, np.ones(3), r"which is one sample.*x\[None\]"),
+        (VECTORS, np.ones(5), r"x has shape \[5\]; expected \[N, 3\]"),
+        (VECTORS, [[1, 2, np.nan]], "x has NaN"),
+        (VECTORS, [[1, 2, 3], [1]], "x is no array.*different lengths"),
+        (
+            VECTORS,
+            {"a": np.ones((2, 3))},
+            r"x has the arrays \[\"\['a'\]\"\]; expected",
+        ),
+        (VECTORS, np.ones((0, 3)), "at least one sample"),
+        (BITS, [[0, 1, 2]], "x has dtype float32; expected bool"),
+        (IMAGES, np.ones((1, 4, 4, 1)), "x has dtype float32; expected uint8"),
+        (TEXT, {"ids": [[1, 2, 3, 4]]}, r"expected those of training.*mask"),
+        (TEXT, {"ids": [[1.5] * 4], "mask": [[1] * 4]}, "ids.*float32; expected int32"),
+        (TABLE, {"age": [1]}, "the table has no column 'height'"),
+        (TABLE, {"age": [1], "hight": [1]}, r"did you mean 'hight'\?"),
+        (TABLE, {"age": ["x"], "height": [1]}, "column 'age' of the table holds 'x'"),
+        (TABLE, {"age": [None], "height": [1]}, "column 'age' .* holds None"),
+        (TABLE, {"age": [np.nan], "height": [1]}, "column 'age' .* is empty, NaN"),
+        (TABLE, np.ones((2, 3)), r"\[2, 3\]; expected \[N, 2\]"),
+        (TABLE, 3, "a table can't be a int"),
+        (FILES, np.ones((1, 8, 8, 3), np.uint8), r"expected \[N, 8, 6, 3\]"),
+        (FILES, [], "there are no pictures"),
+        (FILES, ["nowhere.png"], "there is no file nowhere.png"),
+    ],
+)
+def test_what_new_data_is_refused(inputs, raw, message):
+    with pytest.raises(InputError, match=message):
+        inputs(raw)
+
+
+def test_pictures_of_floats_do_not_take_grey_values():
+    floats = Inputs("arrays", (Leaf("", (4, 4, 1), "float32"),))
+    with pytest.raises(InputError, match="x has dtype uint8; expected float32"):
+        floats(np.ones((1, 4, 4, 1), np.uint8))
+
+
+def test_labels_by_name():
+    np.testing.assert_array_equal(VECTORS.label_ids([2, 1, 2]), [1, 0, 1])
+    np.testing.assert_array_equal(VECTORS.label_ids([2.0, 1.0]), [1, 0])
+    np.testing.assert_array_equal(VECTORS.label_ids(["2"]), [1])
+    with pytest.raises(InputError, match="label '3'.*trained with: 1, 2"):
+        VECTORS.label_ids([1, 3])
+    with pytest.raises(InputError, match=r"y has shape \[1, 2\]"):
+        VECTORS.label_ids([[1, 2]])
+
+
+def test_molecules():
+    pytest.importorskip("rdkit")
+    from mlti_jax.data.readers import molecules
+
+    texts = ["CCO", "c1ccccc1", "CCO"]
+    bits = MOLECULES.compact(texts)
+    expected = [molecules.parse_smiles(text).path for text in texts]
+    np.testing.assert_array_equal(bits, expected)
+    np.testing.assert_array_equal(MOLECULES.compact({"drug": texts}), bits)
+    np.testing.assert_array_equal(MOLECULES.compact(np.array(texts)), bits)
+    np.testing.assert_array_equal(MOLECULES.compact(bits), bits)
+    assert MOLECULES(texts).dtype == jnp.float32
+    with pytest.raises(InputError, match="can't read the molecule 'C1' in row 1"):
+        MOLECULES(["CCO", "C1"])
+    with pytest.raises(InputError, match="no column 'drug'"):
+        MOLECULES({"smiles": texts})
+
+
+def test_new_data_of_every_loader_is_treated_alike():
+    rng = np.random.default_rng(0)
+    given = {f"t{i}": (rng.normal(size=(4, 2)), [0, 1, 0, 1]) for i in range(3)}
+    splits = data.from_arrays(given, test=["t1"])
+    np.testing.assert_array_equal(splits.inputs(given["t1"][0]), splits.test.x)

@@ -1,0 +1,292 @@
+"""Users' tables as pools."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mlti_jax import data
+from mlti_jax.data.own import tables
+from mlti_jax.errors import InputError
+
+
+def frame(tasks=5, rows=8):
+    """Wards with patients; ages and counts are of very different scales."""
+    rng = np.random.default_rng(0)
+    size = tasks * rows
+    return pd.DataFrame(
+        {
+            "ward": [f"ward_{i // rows}" for i in range(size)],
+            "age": rng.normal(50, 10, size),
+            "cells": rng.normal(1e9, 1e6, size),
+            "smoker": np.arange(size) % 2 == 0,
+            "name": [f"patient {i}" for i in range(size)],
+            "ill": np.arange(size) % 2,
+        }
+    )
+
+
+def load(table, **options):
+    return data.from_table(table, **{"label": "ill", "task": "ward", **options})
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "tab", "parquet", "frame", "arrow"])
+def test_one_table_in_many_forms(tmp_path, ending):
+    table = frame()
+    if ending == "frame":
+        given = table.set_index(table.index + 100)
+    elif ending == "arrow":
+        import pyarrow
+
+        given = pyarrow.Table.from_pandas(table)
+    else:
+        given = tmp_path / f"patients.{ending}"
+        if ending == "parquet":
+            table.to_parquet(given)
+        else:
+            table.to_csv(given, index=False, sep="," if ending == "csv" else "\t")
+    splits = load(given, test=["ward_4"], validation=["ward_0"])
+    assert splits.setting == "label_sharing"
+    assert splits.inputs.columns == ("age", "cells", "smoker")
+    assert splits.train.domains == ("ward_1", "ward_2", "ward_3")
+    assert splits.source == (None if ending in ("frame", "arrow") else given.name)
+    rows = table.ward.isin(["ward_1", "ward_2", "ward_3"])
+    for i, name in enumerate(["age", "cells"]):
+        values = table[name][rows]
+        expected = (values - values.mean()) / values.std(ddof=0)
+        np.testing.assert_allclose(splits.train.x[:, i], expected, atol=2e-5)
+    np.testing.assert_array_equal(splits.train.x[:, 2], table.smoker[rows])
+    # New rows, in another order of columns, are treated as those of training were.
+    new = table[rows][["cells", "smoker", "age"]]
+    np.testing.assert_array_equal(splits.inputs(new), splits.train.x)
+
+
+def test_the_summary_of_a_table(tmp_path):
+    frame().to_csv(tmp_path / "patients.csv", index=False)
+    text = load(tmp_path / "patients.csv").summary
+    assert "own_data (label-sharing): patients.csv: 40 samples of 5 tasks" in text
+    assert "- inputs: float32 [3], columns age, cells, smoker" in text
+    assert "- labels: column 'ill', whole numbers, so classes" in text
+    assert "columns not used, since they hold no numbers: name" in text
+    assert "standardised: 2 of 3 features, the other 1 are 0 or 1" in text
+
+
+def test_numbers_of_rows_are_told():
+    table = frame()
+    table["id"] = np.arange(len(table))
+    assert "another whole number in every row: id" in load(table).summary
+    assert "whole number in every row" not in load(table, features=["age"]).summary
+
+
+def test_columns_can_be_chosen_and_left_as_they_are():
+    table = frame()
+    one = load(table, features=["cells", "age"], standardise=False, test=["ward_0"])
+    assert one.inputs.columns == ("cells", "age")
+    expected = table[table.ward == "ward_0"][["cells", "age"]].to_numpy(np.float32)
+    np.testing.assert_array_equal(one.test.x, expected)
+    assert "standardise=True" in one.summary
+    same = load(table, features="cells, age", standardise=False, test=["ward_0"])
+    np.testing.assert_array_equal(one.test.x, same.test.x)
+
+
+def test_columns_without_names():
+    ill, ward = np.arange(40) % 2, np.arange(40) // 10
+    table = pd.DataFrame(np.column_stack([ward, np.arange(40), np.ones(40), ill]))
+    splits = data.from_table(table, label=3, task=0, test=[2])
+    assert splits.inputs.columns == ("1", "2")
+    assert splits.test.domains == ("2",)
+    splits = data.from_table(table, label=3, task=0, features=[2])
+    assert splits.inputs.columns == ("2",)
+
+
+def test_constant_columns_are_told():
+    table = frame()
+    table["zero"] = 0.1
+    splits = load(table)
+    assert "1 are constant in the training tasks" in splits.summary
+    np.testing.assert_allclose(splits.train.x[:, 3], 0, atol=1e-6)
+
+
+def test_without_tasks_every_label_is_a_class():
+    table = frame().drop(columns="name")
+    splits = load(table, label="ward", task=None, test=["ward_1", "ward_3"])
+    assert splits.setting == "non_label_sharing"
+    assert splits.test.classes == ("ward_1", "ward_3")
+    assert splits.inputs.columns == ("age", "cells", "smoker", "ill")
+    with pytest.raises(InputError, match="labels are real numbers, but without tasks"):
+        load(table, label="age", task=None)
+
+
+def test_real_labels_are_targets():
+    table = frame()
+    splits = load(table, label="age", test=["ward_2"])
+    assert splits.setting == "regression"
+    assert "age" not in splits.inputs.columns
+    np.testing.assert_allclose(
+        splits.test.y[:, 0], table.age[table.ward == "ward_2"], rtol=1e-6
+    )
+    assert load(table, setting="regression").setting == "regression"
+
+
+def test_labels_of_pandas_types():
+    table = frame()
+    table["ill"] = pd.array(table.ill, "Int64")
+    table["ward"] = table.ward.astype("category")
+    table["word"] = pd.array(np.where(table.ill == 1, "yes", "no"), "string")
+    assert load(table).inputs.label_names == ("0", "1")
+    assert load(table, label="word").inputs.label_names == ("no", "yes")
+
+
+def test_tasks_by_number():
+    table = frame()
+    table["ward"] = table.ward.str[-1].astype(int)
+    assert load(table, test=[3, 4]).test.domains == ("3", "4")
+    table["ward"] = table.ward.astype(float)
+    assert load(table, test="3,4").test.domains == ("3", "4")
+
+
+def broken(column, row, value):
+    table = frame()
+    table[column] = table[column].astype(object)
+    table.loc[row, column] = value
+    return table.infer_objects()
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        (frame(), {"label": "il"}, r"no column 'il' \(did you mean 'ill'\?\).*columns"),
+        (frame(), {"task": "hospital"}, "has no column 'hospital'"),
+        (frame(), {"features": ["agee"]}, r"no column 'agee' \(did you mean 'age'\?\)"),
+        (frame(), {"features": ["ill"]}, "'ill' is label or task"),
+        (frame(), {"features": ""}, "it is empty; name other columns"),
+        (
+            frame(),
+            {"features": ["name"]},
+            "column 'name' of the table holds 'patient 0' in row 0; a feature must be",
+        ),
+        (
+            broken("age", 12, np.nan),
+            {},
+            "column 'age' of the table is empty, NaN or infinite in 1 of 40 rows, the"
+            " first is row 12",
+        ),
+        (broken("age", 12, np.inf), {}, "column 'age' .* the first is row 12"),
+        (
+            broken("ill", 7, np.nan),
+            {},
+            "column 'ill' of the table is empty, NaN or infinite in 1 of 40 rows, the"
+            " first is row 7",
+        ),
+        (broken("ward", 9, None), {}, "column 'ward' .* the first is row 9"),
+        (
+            frame()[["ward", "ill", "name"]],
+            {},
+            "no column of numbers .* but name; name",
+        ),
+        (frame()[["ward", "ill"]], {}, "no column of numbers .* but no other"),
+        (frame()[:0], {}, "the table has no rows"),
+        (
+            frame().rename(columns={"age": "cells"}),
+            {},
+            "the table has two columns named 'cells'",
+        ),
+        (frame(), {"smiles": "name", "features": ["age"]}, "both features and smiles"),
+        (frame(), {"smiles": "drug"}, "no column 'drug'"),
+        ({"a": [1], "b": [1, 2]}, {}, "the columns make no table"),
+        (None, {}, "a table can't be a NoneType; give the path of a .csv"),
+    ],
+)
+def test_what_is_refused(table, options, message):
+    with pytest.raises(InputError, match=message):
+        load(table, **options)
+
+
+def test_files_that_are_refused(tmp_path):
+    with pytest.raises(InputError, match="there is no file .*nothing.csv"):
+        load(tmp_path / "nothing.csv")
+    other = tmp_path / "patients.xlsx"
+    other.write_text("")
+    with pytest.raises(InputError, match="ends in '.xlsx'; a table is one of .csv"):
+        load(other)
+    for name in ("empty.csv", "empty.parquet"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(InputError, match=f"{name} can't be read as a table"):
+            load(tmp_path / name)
+    lines = tmp_path / "patients.csv"
+    lines.write_text("ward,ill,age\n" + "a,1,3\nb,0,\na,0,3\nb,1,3\n" * 2)
+    with pytest.raises(InputError, match="'age' of patients.csv .* first is line 3"):
+        load(lines)
+
+
+def molecules_frame(broken_rows=0):
+    chains = ["C" * (i + 1) + tail for tail in ("O", "N", "F", "S") for i in range(10)]
+    for i in range(broken_rows):
+        chains[3 + i] = f"C1{i}not"
+    return pd.DataFrame(
+        {
+            "assay": np.repeat(["a", "b", "c", "d"], 10),
+            "smiles": chains,
+            "weight": np.arange(40.0),
+            "active": np.tile([True, False], 20),
+        }
+    )
+
+
+def test_molecules():
+    pytest.importorskip("rdkit")
+    from mlti_jax.data.readers.molecules import parse_smiles
+
+    table = molecules_frame()
+    splits = load(table, label="active", task="assay", smiles="smiles", test=["c"])
+    assert splits.inputs.label_names == ("False", "True")
+    expected = [parse_smiles(text).morgan for text in table.smiles[20:30]]
+    np.testing.assert_array_equal(splits.test.x, expected)
+    np.testing.assert_array_equal(splits.inputs(table.smiles[20:30]), splits.test.x)
+    np.testing.assert_array_equal(splits.inputs(table[20:30]), splits.test.x)
+    assert "bool [1024], morgan fingerprints of column 'smiles'" in splits.summary
+
+
+def test_molecules_that_can_not_be_read():
+    pytest.importorskip("rdkit")
+    options = {"label": "active", "task": "assay", "smiles": "smiles"}
+    splits = load(molecules_frame(broken_rows=2), **options, test=["a"])
+    assert "left out: 2 that RDKit can't read; the first is 'C10not' in row 3" in (
+        splits.summary
+    )
+    assert int(splits.test.count.sum()) == 8
+    kept = molecules_frame(broken_rows=2).smiles[[0, 1, 2, 5, 6, 7, 8, 9]]
+    np.testing.assert_array_equal(splits.test.x, splits.inputs.compact(kept.tolist()))
+    others = molecules_frame().smiles[10:].tolist()
+    np.testing.assert_array_equal(splits.train.x, splits.inputs.compact(others))
+    unlabelled = molecules_frame(broken_rows=2)
+    unlabelled["active"] = unlabelled.active.astype(object)
+    unlabelled.loc[17, "active"] = None
+    with pytest.raises(InputError, match="column 'active' .* the first is row 17"):
+        load(unlabelled, **options)
+    with pytest.raises(InputError, match="of the 40 molecules .* can't read 3, more"):
+        load(molecules_frame(broken_rows=3), **options)
+    with pytest.raises(InputError, match="unknown fingerprint 'maccs'"):
+        load(molecules_frame(), **options, fingerprint="maccs")
+
+
+def test_molecules_without_rdkit(monkeypatch):
+    def missing(package, extra):
+        raise InputError(
+            f"this needs the package {package!r}; pip install '.[{extra}]'"
+        )
+
+    monkeypatch.setattr("mlti_jax._internal.extras.require", missing)
+    with pytest.raises(InputError, match="needs the package 'rdkit'.*bio"):
+        load(molecules_frame(), label="active", task="assay", smiles="smiles")
+
+
+def test_the_same_molecules_in_training_and_test_are_told():
+    pytest.importorskip("rdkit")
+    table = molecules_frame()
+    table.loc[30:34, "smiles"] = table.smiles[:5].to_numpy()
+    options = {"label": "active", "task": "assay", "smiles": "smiles"}
+    text = load(table, **options, test=["d"]).summary
+    # Ethers of long chains have the fingerprints of shorter ones: more than half.
+    share = float(text.split("% of the test samples")[0].rsplit("- ", 1)[1])
+    assert share >= 50
+    assert tables.LARGEST_SHARE_SKIPPED == 0.05

@@ -1,0 +1,147 @@
+"""Pickles of plain arrays are read; all others are refused and not run."""
+
+import collections
+import pathlib
+import pickle
+
+import numpy as np
+import pytest
+
+from mlti_jax.data.readers.pickles import load_pickle
+from mlti_jax.errors import InputError
+
+
+class Evil:
+    def __reduce__(self):
+        return pathlib.Path.touch, (pathlib.Path("touched"),)
+
+
+def test_pickles_of_arrays_are_read(tmp_path):
+    content = {
+        "x": np.arange(6, dtype=np.uint8).reshape(2, 3),
+        "y": (np.float32(1.5), [np.array(["a", "b"])]),
+        "order": np.asfortranarray(np.ones((2, 2))),
+    }
+    for protocol in range(6):
+        path = tmp_path / f"{protocol}.pkl"
+        path.write_bytes(pickle.dumps(content, protocol))
+        read = load_pickle(path)
+        np.testing.assert_array_equal(read["x"], content["x"])
+        np.testing.assert_array_equal(read["order"], content["order"])
+        assert read["y"][0] == 1.5
+        assert read["y"][1][0].tolist() == ["a", "b"]
+
+
+def test_a_pickle_of_python_2_is_read(tmp_path):
+    # An array as Python 2 wrote it: its bytes are a str, here with a byte above 127.
+    path = tmp_path / "two.pkl"
+    path.write_bytes(
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
+        b"(I1\n(I2\ntcnumpy\ndtype\n(S'u1'\nI0\nI1\ntR(I3\nS'|'\nNNNI-1\nI-1\nI0\nt"
+        b"bI00\nS'\\xff\\x01'\ntb."
+    )
+    np.testing.assert_array_equal(load_pickle(path), [255, 1])
+
+
+@pytest.mark.parametrize("content", [Evil(), [np.ones(2), Evil()], pathlib.PurePath()])
+def test_a_pickle_of_anything_else_is_refused_and_not_run(
+    tmp_path, monkeypatch, content
+):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "evil.pkl"
+    path.write_bytes(pickle.dumps(content))
+    with pytest.raises(InputError, match=r"evil.pkl was not read .* asks for .*\."):
+        load_pickle(path)
+    assert not (tmp_path / "touched").exists()
+
+
+def test_an_array_of_objects_can_not_smuggle(tmp_path):
+    array = np.empty(1, object)
+    array[0] = Evil()
+    path = tmp_path / "objects.pkl"
+    path.write_bytes(pickle.dumps(array))
+    with pytest.raises(InputError, match="which is no part of an array"):
+        load_pickle(path)
+
+
+def test_damaged_pickles(tmp_path):
+    path = tmp_path / "cut.pkl"
+    path.write_bytes(pickle.dumps(np.ones(1000))[:-100])
+    with pytest.raises(InputError, match="cut.pkl was not read as a pickle"):
+        load_pickle(path)
+    with pytest.raises(InputError, match="none.pkl can't be read"):
+        load_pickle(tmp_path / "none.pkl")
+
+
+class Reduced:
+    """Pickled as a call of a function, with a state to set afterwards."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __reduce__(self):
+        return self.parts
+
+
+def structured():
+    """Records whose fields are said to be objects: bytes that would be pointers."""
+    dtype = Reduced(
+        np.dtype,
+        ("V8", False, True),
+        (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0),
+    )
+    return Reduced(np.ndarray, ((1,), dtype, b"\x01" * 8))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        structured(),
+        Reduced(np.ndarray, ((1,), np.dtype("O"), b"\x01" * 8)),
+        np.zeros(2, [("a", "i4"), ("b", "f4")]),
+        np.zeros(2, "M8[s]"),
+        np.array([1 + 2j]),
+        Reduced(np._core.multiarray.scalar, (np.dtype("O"), b"\x01" * 8)),
+        Reduced(np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b"), {"a": 1}),
+        [np.dtype("f4")],
+    ],
+)
+def test_arrays_that_are_not_plain_are_refused(tmp_path, content):
+    path = tmp_path / "a.pkl"
+    path.write_bytes(pickle.dumps(content, 4))
+    with pytest.raises(InputError, match="a.pkl was not read as a pickle of plain"):
+        load_pickle(path)
+
+
+def test_functions_can_not_be_changed(tmp_path):
+    path = tmp_path / "a.pkl"
+    # BUILD: sets attributes of what `find_class` gave.
+    path.write_bytes(
+        b"\x80\x04cnumpy.core.numeric\n_frombuffer\n}\x8c\x05_makeK\x01sb."
+    )
+    with pytest.raises(InputError, match="it changes a function"):
+        load_pickle(path)
+
+
+def test_dtypes_orders_and_nesting_survive(tmp_path):
+    content = collections.OrderedDict(
+        big=np.arange(3, dtype=">i4"),
+        flags=np.array([True, False]),
+        names=np.array(["ab", "c"]),
+        octets=np.array([b"ab", b"c"]),
+        nothing=np.zeros((0, 4), np.float32),
+        objects=np.array([np.arange(2), "text", None], object),
+        number=np.int64(7),
+        columns=np.arange(6).reshape(2, 3).T,
+    )
+    for protocol in (2, 4, 5):
+        path = tmp_path / f"{protocol}.pkl"
+        path.write_bytes(pickle.dumps(content, protocol))
+        read = load_pickle(path)
+        assert list(read) == list(content)
+        for name in ("big", "flags", "names", "octets", "nothing", "columns"):
+            np.testing.assert_array_equal(read[name], content[name])
+            assert read[name].dtype == content[name].dtype
+        assert read["number"] == 7
+        np.testing.assert_array_equal(read["objects"][0], [0, 1])
+        assert read["objects"][1:].tolist() == ["text", None]

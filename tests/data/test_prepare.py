@@ -1,0 +1,371 @@
+"""Preparing and describing: whole or not at all, told in words and in a picture."""
+
+import errno
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import weakref
+
+import matplotlib.image
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from mlti_jax import data
+from mlti_jax._internal.locks import locked
+from mlti_jax.data import describe, description, prepared
+from mlti_jax.data import prepare as preparing
+from mlti_jax.data.builders import base, pose
+from mlti_jax.data.pools import ClassPool, DomainPool, Splits
+from mlti_jax.data.preparation import prepare
+from mlti_jax.data.readers import images as pictures
+from mlti_jax.errors import InputError
+from tests.support.raw_files import dump
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def write_raw(folder, objects=2, seed=0):
+    """Files in the layout of Pose, the dataset that is quickest to prepare."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    for name in pose.FILES.values():
+        x = rng.integers(0, 256, (objects, 5, 128 * 128), np.uint8)
+        dump((x, rng.random((objects, 5, 1), np.float32)), folder / name)
+    return folder
+
+
+def command(module, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", f"mlti_jax.data.{module}", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_command_line(tmp_path):
+    folder, out = write_raw(tmp_path / "raw"), tmp_path / "out"
+    arguments = ["--dataset=pose", f"--data_dir={out}"]
+    done = command("prepare", *arguments, f"--raw={folder}")
+    assert done.returncode == 0, done.stderr
+    assert "prepared pose in" in done.stderr
+    assert "records of train: 10 (train_00 5, train_01 5)" in done.stdout
+    assert "validation: none in the paper" in done.stdout
+    records = sorted((out / "pose" / "1.0.0").glob("*.array_record*"))
+    times = [path.stat().st_mtime_ns for path in records]
+    assert len(records) == 2
+
+    again = command("prepare", *arguments, f"--raw={folder}")
+    assert again.returncode == 0
+    assert "prepared already" in again.stderr
+    assert [path.stat().st_mtime_ns for path in records] == times
+
+    shown = command("describe", *arguments)
+    assert shown.returncode == 0, shown.stderr
+    picture = matplotlib.image.imread(out / "pose" / "pose.png")
+    assert picture[..., :3].std() > 0.05  # something is drawn
+
+
+def test_errors_are_told_in_one_line(tmp_path):
+    done = command("prepare", "--dataset=pose", f"--data_dir={tmp_path}")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --raw=DIR is missing. Get the pose data")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "values", "message"),
+    [
+        (preparing, {}, "--dataset is missing; choose one of: dermnet"),
+        (preparing, {"dataset": "imagenet", "raw": "."}, "unknown dataset 'imagenet'"),
+        (preparing, {"dataset": "pose", "raw": "nowhere"}, "nowhere is no folder with"),
+        (describe, {}, "--dataset is missing; choose one of: dermnet"),
+        (describe, {"dataset": "pose"}, "pose is not prepared in"),
+        (describe, {"dataset": "own_data"}, "own_data is read from your own files"),
+        (preparing, {"dataset": "own_data"}, "own_data is read from your own files"),
+    ],
+)
+def test_bad_arguments(tmp_path, module, values, message):
+    flags.FLAGS.mark_as_parsed()
+    with (
+        flagsaver.flagsaver(data_dir=str(tmp_path), **values),
+        pytest.raises(InputError, match=message),
+    ):
+        module.main(["prepare"])
+
+
+def test_missing_data_says_what_to_download_and_what_to_run(tmp_path):
+    for name in data.DATASETS:
+        if name in ("rainbow_mnist", "own_data"):
+            continue
+        with pytest.raises(InputError) as error:
+            data.load(name, data_dir=tmp_path)
+        message = str(error.value)
+        assert f"{name} is not prepared in {tmp_path}" in message
+        assert prepared.builder(name).INSTRUCTIONS in message
+        assert f"python -m mlti_jax.data.prepare --dataset={name} --raw=DIR" in message
+
+
+def test_every_builder_tells_who_made_the_data():
+    for name in data.DATASETS:
+        if name == "own_data":
+            continue
+        info = prepared.builder(name).info
+        assert info.description
+        assert info.homepage.startswith("http")
+        assert info.citation.strip().startswith("@")
+        assert info.redistribution_info.license
+        assert prepared.builder(name).EXAMPLES > 0
+
+
+def test_an_error_leaves_nothing_behind(tmp_path):
+    folder, out = write_raw(tmp_path / "raw"), tmp_path / "out"
+    dump("nothing", folder / "val_data_ins.pkl")
+    with pytest.raises(InputError, match="val_data_ins.pkl holds a str"):
+        prepare("pose", folder, out)
+    assert [path.name for path in (out / "pose").iterdir()] == [".lock"]
+    with pytest.raises(InputError, match="pose is not prepared"):
+        data.load("pose", data_dir=out)
+
+
+def test_overwriting_replaces_all_or_nothing(tmp_path):
+    out = tmp_path / "out"
+    prepare("pose", write_raw(tmp_path / "old", objects=2), out)
+    new = write_raw(tmp_path / "new", objects=3)
+    prepare("pose", new, out)
+    assert len(data.load("pose", data_dir=out).train.domains) == 2
+
+    dump("nothing", new / "val_data_ins.pkl")
+    with pytest.raises(InputError, match="val_data_ins.pkl"):
+        prepare("pose", new, out, overwrite=True)
+    assert len(data.load("pose", data_dir=out).train.domains) == 2
+
+    prepare("pose", write_raw(new, objects=3), out, overwrite=True)
+    assert len(data.load("pose", data_dir=out).train.domains) == 3
+    assert sorted(p.name for p in (out / "pose").iterdir()) == [".lock", "1.0.0"]
+
+
+def test_a_full_disk_keeps_what_was_prepared(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    prepare("pose", write_raw(tmp_path / "old", objects=2), out)
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pose.Pose, "_objects", full)
+    with pytest.raises(OSError, match="No space left"):
+        prepare("pose", write_raw(tmp_path / "new"), out, overwrite=True)
+    assert len(data.load("pose", data_dir=out).train.domains) == 2
+    assert sorted(p.name for p in (out / "pose").iterdir()) == [".lock", "1.0.0"]
+
+
+def test_two_at_once_are_refused(tmp_path):
+    folder, out = write_raw(tmp_path / "raw"), tmp_path / "out"
+    (out / "pose").mkdir(parents=True)
+    with (
+        locked(out / "pose", "--data_dir"),
+        pytest.raises(InputError, match="another process is running in .*--data_dir"),
+    ):
+        prepare("pose", folder, out)
+
+
+SLOWLY = """
+import os, sys, time
+from mlti_jax.data.builders import pose
+from mlti_jax.data.preparation import prepare
+read = pose.Pose._objects
+def slowly(self, split, path):
+    for number, example in enumerate(read(self, split, path)):
+        if (split, number) == ("test", 3):
+            os.write(1, b"half-way\\n")  # not by print, which prepare keeps quiet
+            time.sleep(600)
+        yield example
+pose.Pose._objects = slowly
+prepare("pose", sys.argv[1], sys.argv[2])
+"""
+
+
+def test_killed_half_way(tmp_path):
+    folder, out = write_raw(tmp_path / "raw"), tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOWLY, str(folder), str(out)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline().strip() == "half-way"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    left = list((out / "pose").rglob("*"))
+    assert any(".preparing" in str(path) for path in left)
+    with pytest.raises(InputError, match="pose is not prepared"):
+        data.load("pose", data_dir=out)
+
+    prepare("pose", folder, out)
+    assert len(data.load("pose", data_dir=out).train.domains) == 2
+    assert sorted(p.name for p in (out / "pose").iterdir()) == [".lock", "1.0.0"]
+
+
+def test_damaged_records_are_told(tmp_path):
+    out = tmp_path / "out"
+    prepare("pose", write_raw(tmp_path / "raw"), out)
+    path = next((out / "pose" / "1.0.0").glob("*train*"))
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(InputError, match=r"can't be read .*prepare pose again"):
+        data.load("pose", data_dir=out)
+
+
+def test_only_a_few_examples_are_in_memory(tmp_path, monkeypatch):
+    alive, most = weakref.WeakSet(), 0
+    read = pose.Pose._objects
+
+    class Picture(np.ndarray):
+        """An array that can be counted."""
+
+    def watched(self, split, path):
+        nonlocal most
+        for example in read(self, split, path):
+            # A set of arrays would compare them: so their holders are counted.
+            holder = example["image"].copy().view(Picture)
+            alive.add(Watch.of(holder))
+            most = max(most, len(alive))
+            yield {**example, "image": holder}
+
+    monkeypatch.setattr(pose.Pose, "_objects", watched)
+    prepare("pose", write_raw(tmp_path / "raw", objects=10), tmp_path / "out")
+    assert most <= 5
+
+
+class Watch:
+    """Lives as long as the array that it is attached to."""
+
+    @staticmethod
+    def of(array):
+        array.watch = Watch()
+        return array.watch
+
+
+def test_an_exchange_that_was_cut_off_is_undone(tmp_path):
+    out = tmp_path / "out"
+    prepare("pose", write_raw(tmp_path / "old", objects=2), out)
+    # As if killed after the old records were put aside.
+    (out / "pose" / "1.0.0").rename(out / "pose" / "1.0.0.old")
+    new = write_raw(tmp_path / "new", objects=3)
+    dump("nothing", new / "val_data_ins.pkl")
+    with pytest.raises(InputError, match="val_data_ins.pkl"):
+        prepare("pose", new, out, overwrite=True)
+    assert len(data.load("pose", data_dir=out).train.domains) == 2
+    assert sorted(p.name for p in (out / "pose").iterdir()) == [".lock", "1.0.0"]
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    program = (
+        "import os, time\nfrom mlti_jax.data import raw\n"
+        "if __name__ == '__main__':\n"
+        "    numbers = raw.ordered_map(abs, range(9), 2)\n"
+        "    next(numbers)\n"
+        "    import multiprocessing\n"
+        "    pids = [p.pid for p in multiprocessing.active_children()]\n"
+        "    print(*pids, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    workers = [int(pid) for pid in process.stdout.readline().split()]
+    assert workers
+    process.kill()
+    process.wait()
+    for _ in range(100):
+        if not any(is_running(pid) for pid in workers):
+            return
+        time.sleep(0.1)
+    pytest.fail("the workers go on")
+
+
+def is_running(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return state[0] != "Z"
+
+
+class Backwards(base.DatasetBuilder, skip_registration=True):
+    """A builder whose examples are not sorted."""
+
+    INSTRUCTIONS = "none"
+    name = "backwards"
+
+    def _info(self):
+        import tensorflow_datasets as tfds
+
+        label = tfds.features.ClassLabel(names=["a", "b"])
+        return self.describe(
+            {"label": label},
+            description="d",
+            homepage="h",
+            citation="c",
+            license="l",
+        )
+
+    def read_raw(self, folder):
+        return {"train": [{"label": "b"}, {"label": "a"}]}
+
+
+def test_examples_must_be_sorted(tmp_path):
+    builder = Backwards(data_dir=tmp_path, file_format="array_record")
+    with pytest.raises(AssertionError, match="train: .* after"):
+        list(builder._numbered("train", builder.read_raw(tmp_path)["train"]))
+
+
+def vector_splits():
+    rng = np.random.default_rng(0)
+    x = rng.random((40, 30)) < 0.3
+    label = np.arange(40) % 2
+    train = DomainPool.from_arrays(x, np.arange(40) // 10, label)
+    return Splits("bits", "label_sharing", train, None, train, "a note")
+
+
+def class_splits():
+    x = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 1), np.uint8)
+    pool = ClassPool.from_arrays(x, np.arange(60) % 12)
+    return Splits("grey", "non_label_sharing", pool, pool, pool, "a note")
+
+
+@pytest.mark.parametrize("make", [vector_splits, class_splits])
+def test_pictures_show_something(tmp_path, make):
+    pictures.sheet(make(), tmp_path / "a.png")
+    picture = matplotlib.image.imread(tmp_path / "a.png")
+    assert picture[..., :3].std() > 0.05
+
+
+def test_counts_are_told(monkeypatch):
+    monkeypatch.setattr(data, "load", lambda name, data_dir: vector_splits())
+    text = description.describe("nci", "/nowhere")
+    assert "As loaded by default: a note" in text
+    assert "train: 40 samples of 4 domains with 2 classes" in text
+    assert [line.split() for line in text.splitlines()][3] == ["0", "5", "5"]
+
+
+def test_progress_tells_how_far_it_is(tmp_path, monkeypatch, capsys):
+    from mlti_jax._internal import progress
+
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    prepare("pose", write_raw(tmp_path / "raw"), tmp_path / "out")
+    lines = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("pose, writing train: example 7/6500") for line in lines)
+    assert "left" in lines[0]
+    assert "note: 20 examples were made; the release as published" in lines[-1]

@@ -1,0 +1,167 @@
+"""The real releases: prepared, counted, and trained on for a few steps."""
+
+import json
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import run
+from experiments.config import CONFIG_DIR
+from mlti_jax import data
+from mlti_jax.data import prepared
+from tests.support.raw_files import prepare
+
+pytestmark = pytest.mark.slow
+
+FOLDERS = {
+    "rainbow_mnist": "mnist",
+    "pose": "pose",
+    "nci": "nci",
+    "metabolism": "metabolism",
+    "isic": "isic2018",
+    "huffpost": "huffpost",
+}
+
+
+@pytest.fixture(scope="module")
+def prepare_real(tmp_path_factory):
+    """A function that prepares a release once, and says where."""
+    data_dir = tmp_path_factory.mktemp("real")
+
+    def prepare_once(name, raw_dir):
+        folder = raw_dir / FOLDERS[name]
+        if not folder.is_dir():
+            pytest.skip(f"MLTI_RAW_DIR has no folder {FOLDERS[name]}")
+        prepare(name, folder, data_dir, processes=2)
+        return data_dir
+
+    return prepare_once
+
+
+def counts(name, data_dir):
+    """Records of each group, and of those that were left out."""
+    builder = prepared.open_prepared(name, data_dir)
+    groups = {}
+    for split in builder.info.splits:
+        groups.update(prepared.counts(builder, split))
+    totals = {group: prepared.total(count) for group, count in groups.items()}
+    return totals, builder.info.metadata["skipped"]
+
+
+def test_nci(prepare_real, raw_dir):
+    data_dir = prepare_real("nci", raw_dir)
+    kept, skipped = counts("nci", data_dir)
+    records = dict(kept)
+    for reason, number in skipped.items():
+        records[reason.partition(":")[0]] += number
+    assert records == {
+        "1": 3586,
+        "33": 2934,
+        "41": 2700,
+        "47": 3470,
+        "81": 4162,
+        "83": 3918,
+        "109": 3546,
+        "123": 5430,
+        "145": 3282,
+    }
+    assert 0.005 < sum(skipped.values()) / sum(records.values()) < 0.03
+    splits = data.load("nci", data_dir=data_dir)
+    assert splits.train.count.sum(axis=1).tolist() == [1000] * 6
+    assert splits.test.count.sum(axis=1).tolist() == [1000] * 3
+
+
+def test_metabolism(prepare_real, raw_dir):
+    data_dir = prepare_real("metabolism", raw_dir)
+    kept, skipped = counts("metabolism", data_dir)
+    assert not skipped
+    assert kept == {
+        "cyp1a2_veith": 12579,
+        "cyp2c19_veith": 12665,
+        "cyp2c9_veith": 12092,
+        "cyp2d6_veith": 13130,
+        "cyp3a4_veith": 12328,
+        "cyp2c9_substrate_carbonmangels": 669,
+        "cyp2d6_substrate_carbonmangels": 667,
+        "cyp3a4_substrate_carbonmangels": 670,
+    }
+    paper = data.load("metabolism", data_dir=data_dir)
+    assert paper.train.count.tolist() == [[500, 500]] * 3 + [[141, 141], [191, 191]]
+    disjoint = data.load("metabolism", data_dir=data_dir, split="disjoint")
+    assert len(disjoint.train.domains) == 3
+    assert (disjoint.test.x == paper.test.x).all()
+
+
+def test_pose(prepare_real, raw_dir):
+    kept, _ = counts("pose", prepare_real("pose", raw_dir))
+    assert len(kept) == 46 + 15
+    assert set(kept.values()) == {100}
+
+
+def test_isic(prepare_real, raw_dir):
+    kept, _ = counts("isic", prepare_real("isic", raw_dir))
+    assert kept == {
+        "MEL": 907,
+        "NV": 5989,
+        "BCC": 460,
+        "AKIEC": 301,
+        "BKL": 957,
+        "DF": 97,
+        "VASC": 124,
+    }
+
+
+def test_huffpost(prepare_real, raw_dir):
+    kept, _ = counts("huffpost", prepare_real("huffpost", raw_dir))
+    assert len(kept) == 41
+    assert set(kept.values()) == {900}
+
+
+def test_rainbow_mnist_is_what_the_idx_files_give(prepare_real, raw_dir):
+    data_dir = prepare_real("rainbow_mnist", raw_dir)
+    kept, _ = counts("rainbow_mnist", data_dir)
+    assert len(kept) == 56
+    assert set(kept.values()) == {1000}
+    records = data.load("rainbow_mnist", data_dir=data_dir)
+    files = data.load("rainbow_mnist", data_dir=raw_dir)
+    assert (records.source, files.source) == ("prepared", "idx")
+    for split in ("train", "validation", "test"):
+        one, other = getattr(records, split), getattr(files, split)
+        assert one.domains == other.domains
+        for field in ("x", "index", "count"):
+            assert (getattr(one, field) == getattr(other, field)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("rainbow_mnist", "learner=maml,strategy=mlti"),
+        ("pose", "learner=maml,strategy=mlti"),
+        ("nci", "learner=maml,strategy=mlti"),
+        ("nci", "learner=protonet,strategy=mlti,split=disjoint"),
+        ("metabolism", "learner=protonet,strategy=mlti"),
+        ("isic", "learner=protonet,strategy=mlti,shots=5"),
+        ("huffpost", "learner=protonet,strategy=mlti,shots=5"),
+    ],
+)
+def test_configs_train_and_evaluate(prepare_real, raw_dir, tmp_path, name, argument):
+    config = f"{CONFIG_DIR / name}.py:{argument}"
+    flags.FLAGS.mark_as_parsed()
+    with flagsaver.flagsaver(
+        data_dir=str(prepare_real(name, raw_dir)), workdir=str(tmp_path)
+    ):
+        flags.FLAGS["config"].parse(config)
+        chosen = flags.FLAGS["config"].value
+        with chosen.unlocked():
+            chosen.train.steps = 2
+            chosen.train.meta_batch_size = min(chosen.train.meta_batch_size, 2)
+            chosen.eval.update({"num_tasks": 2, "validation_tasks": 2, "every": 2})
+            chosen.eval.tasks_per_pass = 2
+            chosen.learner.maml.steps = chosen.learner.maml.eval_steps = 1
+            chosen.backbone.conv4.filters = 4
+        run.main(["run"])
+    result = json.loads((tmp_path / "results.json").read_text())
+    assert result["dataset"] == name
+    assert result["step"] == 2
+    assert len(result["per_task"]) == 2

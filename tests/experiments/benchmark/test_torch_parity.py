@@ -1,0 +1,166 @@
+"""The PyTorch sides of the benchmark have our losses and meta-gradients."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.benchmark import cases as benchmark_cases
+from tests.support.tasks import init, make_task
+
+torch = pytest.importorskip("torch")
+
+from experiments.benchmark.torch.case import read_case  # noqa: E402
+from experiments.benchmark.torch.learners import Model  # noqa: E402
+from experiments.benchmark.torch.networks import make_network  # noqa: E402
+from experiments.benchmark.torch.steps import loop_losses  # noqa: E402
+from tests.support.torch_cases import NAMES, make_case  # noqa: E402
+
+pytestmark = pytest.mark.parity
+
+
+def in_order(layer):
+    """What we keep for each parameter of a layer, in the order of the PyTorch sides."""
+    if "bias" in layer:
+        return [layer["kernel"], layer["bias"]]
+    pairs = [("kernel", "norm")]
+    if "shortcut" in layer:
+        pairs = [(f"kernel{i}", f"norm{i}") for i in range(3)]
+        pairs.append(("shortcut", "shortcut_norm"))
+    return [
+        leaf
+        for kernel, norm in pairs
+        for leaf in (layer[kernel], layer[norm]["scale"], layer[norm]["offset"])
+    ]
+
+
+def to_tensor(array):
+    """A parameter in PyTorch's layout."""
+    axes = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}[array.ndim]
+    return torch.from_numpy(array.transpose(axes).copy())
+
+
+def to_rule(leaf):
+    """What a rule learns for a parameter: step sizes like it, or a matrix a mode."""
+    if isinstance(leaf, tuple):
+        return [torch.from_numpy(matrix.copy()) for matrix in reversed(leaf)]
+    return [to_tensor(leaf)]
+
+
+def of_channels_first(weight, channels, mirror=False):
+    """A matrix for images that are flattened as `[C, H, W]` rather than `[H, W, C]`."""
+    side = round((weight.shape[1] // channels) ** 0.5)
+    images = weight.unflatten(1, (side, side, channels)).movedim(3, 1)
+    images = images.flip(2, 3) if mirror else images
+    return images.flatten(1)
+
+
+def to_model(case, params):
+    """Our parameters, or their gradient, as the PyTorch sides keep them."""
+    layers = [[to_tensor(leaf) for leaf in in_order(p)] for p in params["model"]]
+    if case.backbone == "conv4" and case.adapts:
+        layers[-1][0] = of_channels_first(layers[-1][0], case.filters)
+    if case.backbone == "pose":
+        # With stride 2 our windows begin at 0 and theirs at -1: mirror images.
+        for own in layers[:3]:
+            own[0] = own[0].flip(2, 3)
+        layers[3][0] = of_channels_first(layers[3][0], len(layers[2][0]), mirror=True)
+    rule = [[to_rule(leaf) for leaf in in_order(p)] for p in params.get("rule", ())]
+    if case.adapts and not rule:
+        rule = [[[] for _ in own] for own in layers[case.first_adapted :]]
+    model = Model(layers, rule)
+    for tensor in model.tensors():
+        tensor.requires_grad_()
+    return model
+
+
+def random_tasks(case):
+    """Two tasks for our side."""
+    sizes = (case.ways, case.shots, case.queries)
+    tasks = [make_task(seed, *sizes, case.image_shape) for seed in range(2)]
+    if case.setting == "regression":
+        rng = np.random.default_rng(0)
+        tasks = jax.tree.map(
+            lambda a: rng.normal(size=a.shape) if a.ndim == 2 else a, tasks
+        )
+    return jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), tasks)
+
+
+def to_torch_tasks(case, tasks):
+    """The same tasks for the PyTorch sides."""
+    x, y = (
+        np.stack(
+            [
+                np.concatenate([getattr(t.support, name), getattr(t.query, name)])
+                for t in tasks
+            ]
+        )
+        for name in ("x", "y")
+    )
+    x = np.moveaxis(x, -1, 2) if x.ndim == 5 else x
+    x = x[..., ::-1, ::-1] if case.backbone == "pose" else x
+    y = y if case.setting == "regression" else y.argmax(-1)
+    return torch.from_numpy(x.copy()), torch.from_numpy(y)
+
+
+def check_against_ours(case):
+    """Compares the sum of two tasks' losses and its gradient, in double precision."""
+    learner = benchmark_cases.make_learner(case)
+    rng = np.random.default_rng(1)
+    example = np.zeros((2, *case.image_shape), np.float32)
+    variables = init(learner, jax.random.key(0), example)
+    with jax.enable_x64(True):
+        tasks = random_tasks(case)
+        variables = jax.tree.map(
+            lambda a: jnp.asarray(a + 0.02 * rng.normal(size=a.shape)), variables
+        )
+
+        @jax.jit
+        @jax.value_and_grad
+        def loss(params, task):
+            changed = variables.replace(params=params)
+            return learner.loss(changed, task, jax.random.key(1), 0, True)[0]
+
+        each = [loss(variables.params, task) for task in tasks]
+        ours, gradient = jax.tree.map(lambda a, b: np.asarray(a + b), *each)
+        params = jax.tree.map(np.asarray, variables.params)
+        tasks = jax.tree.map(np.asarray, tasks)
+
+    case = read_case(case)
+    model = to_model(case, params)
+    batch = to_torch_tasks(case, tasks)
+    theirs = sum(loop_losses(case, make_network(case), model, 0, *batch))
+    theirs.backward()
+    np.testing.assert_allclose(theirs.item(), ours, rtol=1e-6)
+    expected = to_model(case, gradient).tensors()
+    for one, other in zip(expected, model.tensors(), strict=True):
+        scale = one.abs().max().item() + 1e-6
+        np.testing.assert_allclose(other.grad, one.detach(), atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize(("learner", "backbone"), NAMES)
+def test_loss_and_meta_gradient_are_ours(learner, backbone):
+    check_against_ours(make_case(learner, backbone, interpolation=None))
+
+
+def test_head_takes_images_of_several_positions():
+    case = make_case("maml", "conv4", interpolation=None)
+    check_against_ours(replace(case, image_shape=(32, 32, 2)))
+
+
+def test_slope_and_dropout_are_ours(monkeypatch):
+    def kept(shape):
+        return np.arange(np.prod(shape)).reshape(shape) % 5 > 0
+
+    def torch_dropout(h, p):
+        return h * torch.from_numpy(kept(h.shape)) / (1 - p)
+
+    def bernoulli(key, p=0.5, shape=None):
+        return jnp.asarray(kept(shape))
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", torch_dropout)
+    monkeypatch.setattr(jax.random, "bernoulli", bernoulli)
+    changes = {"slope": 0.0, "dropout": 0.2, "interpolation": None}
+    check_against_ours(make_case("maml", "mlp", **changes))

@@ -1,0 +1,215 @@
+"""The PyTorch sides of the benchmark: whole steps, and what they are made of."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from experiments.benchmark.torch import steps as torch_steps  # noqa: E402
+from experiments.benchmark.torch import tasks as torch_tasks  # noqa: E402
+from experiments.benchmark.torch.case import REQUIRED, read_case  # noqa: E402
+from experiments.benchmark.torch.learners import make_model  # noqa: E402
+from experiments.benchmark.torch.networks import make_network  # noqa: E402
+from tests.support.torch_cases import BASES, NAMES, as_fields, make_case, pool_of  # noqa: E402
+
+pytestmark = pytest.mark.parity
+ALL = pytest.mark.parametrize(("learner", "backbone"), NAMES)
+BOTH = pytest.mark.parametrize(
+    "make", [torch_steps.make_step, torch_steps.make_vmap_step]
+)
+
+
+# ------------------------------------------------------------------- the two sides
+
+
+@pytest.fixture
+def double_precision():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def loss_and_gradient(case, layer, losses, nhwc=False):
+    """Of the same random tasks and parameters, in double precision."""
+    case = read_case(case)
+    torch.manual_seed(layer)
+    pool = torch_tasks.make_task_pool(case, *pool_of(case), nhwc=nhwc)
+    network = make_network(case)
+    model = make_model(case, network, nhwc)
+    x, y = torch_tasks.draw_tasks(case, pool)
+    y = y.double() if y.is_floating_point() else y
+    total = sum(losses(case, network, model, layer, x.double(), y))
+    total.backward()
+    return [total.detach(), *(t.grad for t in model.tensors())]
+
+
+def check_close(one, other):
+    for a, b in zip(one, other, strict=True):
+        scale = a.abs().max().item() + 1e-6
+        np.testing.assert_allclose(a, b, atol=1e-6 * scale)
+
+
+def steps_of(case, make=torch_steps.make_step, count=2, **options):
+    """A step with its parameters, after some updates, and the losses."""
+    torch.manual_seed(0)
+    step = make(case, *pool_of(case), **options)
+    return step, [step().item() for _ in range(count)]
+
+
+@ALL
+@pytest.mark.parametrize("setting", ["as_is", "non_label_sharing", "vanilla"])
+@pytest.mark.usefixtures("double_precision")
+def test_vmap_has_the_loss_and_gradient_of_the_loop(learner, backbone, setting):
+    case = make_case(learner, backbone)
+    if setting == "vanilla":
+        case = replace(case, strategy="vanilla")
+    elif setting == "non_label_sharing" and backbone != "pose":
+        case = replace(case, setting=setting, shots=2)
+    for layer in read_case(case).layers:
+        one = loss_and_gradient(case, layer, torch_steps.loop_losses)
+        other = loss_and_gradient(case, layer, torch_steps.vmap_losses)
+        check_close(one, other)
+
+
+@ALL
+@BOTH
+def test_steps_change_all_parameters_and_stay_finite(learner, backbone, make):
+    case = make_case(learner, backbone)
+    before, _ = steps_of(case, make, count=0)
+    after, losses = steps_of(case, make, count=3)
+    assert np.isfinite(losses).all()
+    pairs = zip(before.model.tensors(), after.model.tensors(), strict=True)
+    for old, new in pairs:
+        assert torch.isfinite(new).all()
+        assert not torch.equal(old, new)
+
+
+@BOTH
+def test_dropout_is_drawn_anew_for_each_task_and_step(make, monkeypatch):
+    masks = []
+
+    def dropout(h, p):
+        out = original(torch.ones_like(h), p)
+        masks.append(out)
+        return h * out
+
+    original = torch.nn.functional.dropout
+    monkeypatch.setattr(torch.nn.functional, "dropout", dropout)
+    fields = {"slope": 0.0, "dropout": 0.2, "interpolation": None, "hidden": (64, 64)}
+    case = {**as_fields(make_case("maml", "mlp")), **fields}
+    x, index = pool_of(BASES["mlp"])
+    assert np.isfinite(make(case, x, index)().item())
+    # By task, the frozen layer for both sets, the adapted one in each step and at last.
+    tasks, calls = case["tasks"], 2 + case["inner_steps"] + 1
+    assert len(masks) == (
+        calls if make is torch_steps.make_vmap_step else tasks * calls
+    )
+
+
+@pytest.mark.parametrize("backbone", ["conv4", "resnet12", "pose"])
+@pytest.mark.usefixtures("double_precision")
+def test_channels_last_changes_nothing_but_the_memory(backbone):
+    case = make_case("maml", backbone)
+    one = loss_and_gradient(case, 0, torch_steps.loop_losses)
+    other = loss_and_gradient(case, 0, torch_steps.loop_losses, nhwc=True)
+    check_close(one, other)
+
+
+def test_channels_last_steps_keep_the_layout():
+    step, losses = steps_of(make_case("maml", "conv4"), channels_last=True)
+    assert np.isfinite(losses).all()
+    kernels = [t for t in step.model.tensors() if t.ndim == 4]
+    assert all(k.is_contiguous(memory_format=torch.channels_last) for k in kernels)
+
+
+def test_regression_takes_the_targets_that_it_is_given():
+    case = make_case("maml", "pose", interpolation=None, inner_steps=0)
+    targets = np.full((pool_of(case)[1].size, 1), 7.0)
+    _, (loss,) = steps_of(case, count=1, pool_y=targets)
+    assert 20 < loss < 60  # of outputs that begin near zero
+
+
+# ------------------------------------------------------------------- interpolation
+
+
+@pytest.mark.parametrize("method", ["mixup", "cutmix"])
+@pytest.mark.parametrize(("learner", "setting"), [
+    ("maml", "label_sharing"), ("maml", "non_label_sharing"),
+    ("protonet", "label_sharing"),
+])  # fmt: skip
+def test_mixed_tasks_are_of_two_tasks_sets_and_classes(method, learner, setting):
+    base = replace(
+        BASES["conv4"], learner=learner, setting=setting, interpolation=method
+    )
+    case = read_case(replace(base, ways=3, shots=2, queries=4, tasks=5))
+    labels = torch_tasks.class_labels(case)
+    size = len(labels)
+    # Every sample has a channel of its own, full of ones.
+    x = torch.eye(5 * size).view(5, size, 5 * size, 1, 1).expand(-1, -1, -1, 6, 6)
+    torch.manual_seed(0)
+    mixed, y = torch_tasks.interpolate(case, x, labels.expand(5, -1))
+    share = mixed.mean((3, 4)).view(5, size, 5, size)  # of sample l of j in k of i
+    torch.testing.assert_close(share.sum((2, 3)), torch.ones(5, size))
+    assert ((share > 0).sum((2, 3)) <= 2).all()
+    assert ((share.sum((1, 3)) > 0).sum(1) <= 2).all()
+    support = torch.arange(size) < 6
+    assert (share * (support[:, None, None] != support)).sum() == 0
+    by_class = share.sum(2) @ torch.nn.functional.one_hot(labels, 3).float()
+    if learner == "maml" and setting == "label_sharing":
+        torch.testing.assert_close(y, by_class)
+    else:
+        assert torch.equal(y, labels.expand(5, -1))
+        for task in by_class:  # one partner for each class, in both sets
+            for label in range(3):
+                assert len(task[labels == label].unique(dim=0)) == 1
+
+
+# ------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"setting": "mixed"}, "setting is 'mixed'"),
+        ({"interpolation": "cutout"}, "interpolation is 'cutout'"),
+        ({"droput": 0.2}, "unknown fields ..droput"),
+        ({"first_adapted": 9}, "first_adapted is 9; expected 0 to 4"),
+        ({"interpolation": "mixup", "layers": (0, 4)}, "maml mixes at layers 0 to 3"),
+        ({"layers": (0, 1)}, "cutmix works on layer 0 only"),
+        ({"learner": "protonet", "interpolation": "mixup", "layers": (4,)}, "0 to 3"),
+        ({"image_shape": (16,)}, "conv4 takes 3 axes"),
+        ({"setting": "regression"}, "regression has no classes"),
+        ({"ways": 3}, "label-sharing tasks have all classes"),
+    ],
+)
+@BOTH
+def test_refuses_what_is_wrong(make, changes, message):
+    case = BASES["conv4"]
+    with pytest.raises(ValueError, match=message):
+        make({**as_fields(case), **changes}, *pool_of(case))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("learner", "baseline"), ("backbone", "albert"), ("strategy", "metamix")],
+)
+def test_says_what_is_not_written_in_pytorch(make, field, value):
+    case = replace(BASES["conv4"], **{field: value})
+    with pytest.raises(NotImplementedError, match=f"{field} '{value}' is not written"):
+        make(case, *pool_of(case))
+
+
+def test_refuses_a_case_that_lacks_a_field():
+    fields = as_fields(BASES["conv4"])
+    del fields["ways"]
+    with pytest.raises(ValueError, match="lacks ..ways"):
+        read_case(fields)
+
+
+def test_fields_with_defaults_may_be_absent():
+    fields = {name: getattr(BASES["conv4"], name) for name in REQUIRED}
+    case = read_case(fields)
+    assert (case.slope, case.dropout, case.first_adapted) == (0.01, 0.0, 3)

@@ -1,0 +1,343 @@
+"""Results of the tables' runs: recorded, compared, and rendered."""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import re
+import statistics
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.paper import TABLES
+from experiments.tables.formats import latex, markdown
+from experiments.tables.jobs import Job, paper_config
+from experiments.tables.listing import listing
+from experiments.tables.render import HOW, Renderer
+from experiments.tables.state import unprepared
+from experiments.tables.statistics import paired, summarise
+from experiments.tables.store import Results, path_of, record
+from mlti_jax.errors import InputError
+from tests.support.table_cells import find_cell
+from tests.support.table_files import PER_TASK, leave_run
+
+METABOLISM = ("overall_ls", "Metabolism (5-shot)", "MAML")
+VANILLA = {0: (0.5, 0.6, 0.7, 0.8), 1: (0.7, 0.6, 0.5, 0.6)}
+MLTI = {0: (0.7, 0.8, 0.9, 0.8), 1: (0.7, 0.6, 0.7, 0.8)}
+
+
+@pytest.fixture
+def keep(tmp_path):
+    """Records a result of a cell, as if it had been run."""
+    folder = tmp_path / "results"
+
+    def call(title, seed, per_task, steps=10_000, other=False, **changes):
+        cell = find_cell(*METABOLISM, title)
+        job = Job(cell.other_run if other else cell.run, seed, steps)
+        workdir = tmp_path / "work" / job.name
+        leave_run(workdir, seed, steps, per_task, strategy=cell.run.strategy, **changes)
+        return record(folder, job, workdir)
+
+    call.folder = folder
+    return call
+
+
+def lines_of(text: str, row: str) -> list[list[str]]:
+    """The cells of the lines of a Markdown table that begin with the row's titles."""
+    found = [line for line in text.splitlines() if line.startswith(f"| {row} |")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found]
+
+
+def rendered(folder, table="overall_ls", **options) -> str:
+    absent = functools.partial(unprepared, data_dir=folder.parent / "no data")
+    renderer = Renderer(Results(folder), absent, **options)
+    return markdown([renderer.report(TABLES[table])], HOW)
+
+
+def test_a_result_is_recorded_with_its_command(keep):
+    result = keep("MLTI", 1, (0.123456789, 1.0, 0.5, 0.25), steps=70)
+    job = Job(find_cell(*METABOLISM, "MLTI").run, 1, 70)
+    assert path_of(keep.folder, job).relative_to(keep.folder) == pathlib.Path(
+        "metabolism/paper-maml-mlti-steps70-seed1.json"
+    )
+    assert Results(keep.folder).of(job) == result
+    assert result["per_task"] == [0.12346, 1.0, 0.5, 0.25]
+    assert result["command"] == (
+        "python -m experiments.run --config=experiments/configs/metabolism.py:"
+        "learner=maml,strategy=mlti,split=paper --config.seed=1 "
+        "--config.train.steps=70 --data_dir=DATA --workdir=DIR"
+    )
+    # Five steps at 0.5 a second, compiling included, five at 2.5: twelve seconds.
+    assert (result["train_seconds"], result["steps_per_second"]) == (12.0, 2.5)
+    assert Results(keep.folder).of(dataclasses.replace(job, steps=10_000)) is None
+    assert Results(keep.folder).of(dataclasses.replace(job, seed=0)) is None
+
+
+def test_damaged_results_are_named(keep):
+    keep("MLTI", 0, PER_TASK)
+    (path,) = keep.folder.glob("*/*.json")
+    whole = path.read_text()
+    path.write_text(whole[:50])
+    with pytest.raises(InputError, match=f"{path} is no whole result: it is not JSON"):
+        Results(keep.folder)
+    for text, message in {
+        "3": "it is no JSON object",
+        whole.replace("0.75, ", "", 1): "per_task has not the values of 4 tasks",
+        re.sub(r'("per_task": )\[.*?\]', r"\1null", whole, flags=re.S): "per_task has",
+        whole.replace('"config"', '"confog"'): "it has no config;",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(InputError, match=f"no whole result: {message}"):
+            Results(keep.folder)
+    path.write_text(whole)
+    path.with_name("copy.json").write_text(whole)
+    with pytest.raises(InputError, match="is a second result of python -m"):
+        Results(keep.folder)
+
+
+def test_settings_are_kept_and_others_than_todays_left_out(keep, capsys):
+    job = Job(find_cell(*METABOLISM, "MLTI").run, 0, 10_000)
+    whole = paper_config(job.run).to_dict()
+    keep("MLTI", 0, PER_TASK)
+    path = path_of(keep.folder, job)
+    workdir = keep.folder.parent / "work" / job.name
+    config = json.loads((workdir / "config.json").read_text())
+    (workdir / "config.json").write_text(json.dumps(whole | {"data": config["data"]}))
+    result = record(keep.folder, job, workdir)
+    assert result["settings"]["strategy.mlti.alpha"] == 0.5
+    assert result["settings"]["interpolation.layers"] == [0, 1]
+    assert result["versions"]["jax"] == jax.__version__
+    # What was not chosen, and what has a field of its own, is not kept.
+    for absent in ("strategy.maxup.alpha", "seed", "train.steps", "data.source"):
+        assert absent not in result["settings"]
+    assert Results(keep.folder).of(job) == result
+    for field, value, kept in (
+        ("task.queries", 10, True),
+        ("unknown.field", 1, True),
+        ("task.queries", 15, False),
+        ("interpolation.layers", [0], False),
+    ):
+        changed = result | {"settings": result["settings"] | {field: value}}
+        path.write_text(json.dumps(changed))
+        assert (Results(keep.folder).of(job) is not None) == kept
+        told = f"paper-maml-mlti-seed0 is left out: {field} was {value}, and is"
+        assert (told in capsys.readouterr().err) != kept
+
+
+def test_numbers_of_pictures_are_no_results(keep):
+    keep("MLTI", 0, PER_TASK)
+    pictures = keep.folder / "pictures"
+    pictures.mkdir()
+    (pictures / "theory.json").write_text("{}")
+    assert len(Results(keep.folder).all) == 1
+
+
+def test_seeds_and_differences_by_hand(keep):
+    for seed in (0, 1):
+        keep("Vanilla", seed, VANILLA[seed])
+        keep("MLTI", seed, MLTI[seed])
+    text = rendered(keep.folder)
+    # Tasks averaged over seeds: .6 .6 .6 .7, deviation .05; seeds: .65 and .60.
+    (line,) = [x for x in lines_of(text, "MAML | Vanilla") if x[2] == "57.22 ± 1.01"]
+    assert line[3:] == ["62.50 ± 4.90 (3.54)", "+5.28 ± 5.00", "", "2 seeds"]
+    # .7 .7 .8 .8; seeds .8 and .7; differences .1 .1 .2 .1.
+    (line,) = [x for x in lines_of(text, "MAML | MLTI") if x[2] == "60.28 ± 1.00"]
+    assert line[3:] == [
+        "75.00 ± 5.66 (7.07)",
+        "+14.72 ± 5.75",
+        "+12.50 ± 4.90 (3.54)",  # seeds .15 and .10
+        "2 seeds",
+    ]
+    assert "### Metabolism (5-shot)" in text
+    assert "standard deviation of the seeds' means" in text
+
+
+def test_single_seeds_other_steps_and_the_other_split(keep):
+    keep("Vanilla", 0, VANILLA[0], steps=70)
+    keep("MLTI", 0, MLTI[0], steps=70)
+    keep("MLTI", 1, MLTI[1], steps=60)
+    keep("MLTI", 0, MLTI[0], other=True, source="disjoint")
+    text = rendered(keep.folder)
+    assert "| ours, disjoint | from vanilla, disjoint | runs |" in text
+    line = lines_of(text, "MAML | MLTI")[-1]
+    assert line[3] == "80.00 ± 8.00"  # the most steps where the paper's are not there
+    assert line[5] == "+15.00 ± 9.80"
+    assert line[6:8] == ["80.00 ± 8.00", "vanilla not run for 10,000 steps"]
+    assert line[8] == "1 seed, 70 of 10,000 steps; disjoint: 1 seed"
+    line = lines_of(rendered(keep.folder, steps=60), "MAML | MLTI")[-1]
+    assert line[3] == "70.00 ± 8.00"
+    assert line[5:] == [
+        "vanilla not run for 60 steps",
+        "1 seed, 60 of 10,000 steps",
+    ]
+
+
+def test_rows_are_shown_with_the_steps_that_most_of_them_have(keep):
+    for title in ("Vanilla", "MLTI"):
+        keep(title, 0, PER_TASK, steps=90)
+    for title in ("Vanilla", "MetaMix", "MLTI"):
+        keep(title, 0, MLTI[0], steps=70)
+    keep("MetaAug", 0, MLTI[0], steps=80)
+    keep("TAML", 0, MLTI[0], steps=90)
+    text = rendered(keep.folder)
+    notes = {
+        title: lines_of(text, f"MAML | {title}")[-1][-3:]
+        for title in ("Vanilla", "MetaMix", "MLTI", "MetaAug", "TAML")
+    }
+    # 70 and 90 steps have three rows each: the most. Differences are of equal steps.
+    assert [notes[title][-1] for title in notes] == [
+        f"1 seed, {steps} of 10,000 steps" for steps in (90, 70, 90, 80, 90)
+    ]
+    assert notes["MetaMix"][-2] == "+0.00 ± 0.00"
+    assert notes["MetaAug"][-2] == "vanilla not run for 80 steps"
+    keep("MetaMix", 1, MLTI[0], steps=60)
+    keep("Meta-Reg", 0, MLTI[0], steps=70)
+    line = lines_of(rendered(keep.folder), "MAML | MLTI")[-1]
+    assert line[-1] == "1 seed, 70 of 10,000 steps"
+
+
+def test_only_some_rows_and_columns(keep):
+    text = rendered(keep.folder, only=("metabolism", "protonet"))
+    assert text.count("### ") == 1
+    assert not lines_of(text, "MAML | MLTI")
+    assert len(lines_of(text, "ProtoNet | MLTI")) == 1
+    assert rendered(keep.folder, only=("disjoint",)).count("### ") == 2
+    renderer = Renderer(Results(keep.folder), lambda run: [], only=("nonsense",))
+    assert renderer.report(TABLES["overall_ls"]) is None
+
+
+def test_cells_without_a_result_say_why(keep):
+    text = rendered(keep.folder)
+    (line,) = lines_of(text, "ProtoNet | MLTI")[:1]
+    assert line[2:] == ["n/a", "not given in the paper", "", "", ""]
+    assert lines_of(text, "MAML | MLTI")[0][3] == "no data here: pose"
+    assert lines_of(text, "MAML | MLTI")[1][3] == "not run"  # has built-in images
+    assert "no data here: dermnet" in rendered(keep.folder, "cross_domain")
+    assert str(keep.folder.parent) not in text
+
+
+def test_built_in_images_are_not_the_papers(tmp_path):
+    cell = find_cell("overall_ls", "RMNIST (1-shot)", "MAML", "MLTI")
+    job = Job(cell.run, 0, 30_000)
+    leave_run(tmp_path / "work", 0, 30_000, source="builtin", strategy="mlti")
+    record(tmp_path / "results", job, tmp_path / "work")
+    text = rendered(tmp_path / "results")
+    assert lines_of(text, "MAML | MLTI")[1][-1] == "1 seed, built-in images"
+
+
+def test_pairing_by_another_computation():
+    rng = np.random.default_rng(0)
+    sides = [
+        {seed: make_result(rng.integers(0, 21, 50) / 20, seed) for seed in seeds}
+        for seeds in ((0, 1, 2), (1, 2, 5))
+    ]
+    means = []
+    for task in range(50):
+        ours, theirs = (
+            statistics.mean(side[seed]["per_task"][task] for seed in (1, 2))
+            for side in sides
+        )
+        means.append(ours - theirs)
+    by_seed = [
+        statistics.mean(sides[0][seed]["per_task"])
+        - statistics.mean(sides[1][seed]["per_task"])
+        for seed in (1, 2)
+    ]
+    got = paired(*sides)
+    assert got.mean == pytest.approx(statistics.mean(means))
+    assert got.ci95 == pytest.approx(1.96 * statistics.stdev(means) / math.sqrt(50))
+    assert got.deviation == pytest.approx(statistics.stdev(by_seed))
+    assert got.seeds == 2
+
+
+def make_result(per_task, seed=0, **changes) -> dict:
+    result = {
+        "dataset": "nci",
+        "metric": "accuracy",
+        "ways": 2,
+        "shots": 5,
+        "queries": 10,
+        "num_tasks": len(per_task),
+        "eval_seed": 0,
+        "checksums": {"train": 1, "test": 2},
+        "train_steps": 100,
+        "seed": seed,
+        "per_task": list(per_task),
+    }
+    return result | changes
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dataset", "metabolism"),
+        ("queries", 5),
+        ("eval_seed", 1),
+        ("checksums", {"train": 1, "test": 3}),
+        ("checksums", {"train": 0, "test": 2}),
+        ("train_steps", 50),
+        ("num_tasks", 3),
+    ],
+)
+def test_what_is_not_comparable_is_not_compared(field, value):
+    one = make_result(PER_TASK)
+    other = make_result(PER_TASK[:3] if field == "num_tasks" else PER_TASK)
+    other[field] = value
+    assert paired({0: one}, {0: other}) == f"different {field}"
+    assert summarise({0: one, 1: other}) == f"seeds with different {field}"
+    assert paired({0: one}, {1: one}) == "no seed in common"
+
+
+def test_a_pair_that_is_refused_says_so(keep):
+    keep("Vanilla", 0, VANILLA[0], eval_seed=1)
+    keep("MLTI", 0, MLTI[0])
+    keep("MLTI", 1, MLTI[1], checksums={"train": 1, "test": 3})
+    text = rendered(keep.folder)
+    line = lines_of(text, "MAML | MLTI")[-1]
+    assert line[3:6] == [
+        "seeds with different checksums",
+        "",
+        "not paired: different eval_seed",
+    ]
+
+
+def test_fewer_seeds_in_the_pair_are_told(keep):
+    keep("Vanilla", 1, VANILLA[1])
+    keep("MLTI", 0, MLTI[0])
+    keep("MLTI", 1, MLTI[1])
+    line = lines_of(rendered(keep.folder), "MAML | MLTI")[-1]
+    assert line[5] == "+10.00 ± 11.32 (1 of 2 seeds)"  # 0, 0, .2, .2
+
+
+def test_latex(keep):
+    keep("MLTI", 0, (0.5, 0.5, 0.6, 0.4), steps=70)
+    report = Renderer(Results(keep.folder), lambda run: []).report(TABLES["overall_ls"])
+    text = latex([report], HOW)
+    assert text.startswith(r"% Needs \usepackage{booktabs,graphicx}.")
+    assert text.count(r"$\pm$ 1.96 standard errors over tasks") == 1
+    assert r"\section*{overall\_ls}" in text
+    # Above the lines of each of four columns, and between the two learners.
+    assert text.count(r"\midrule") == 8
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 4
+    assert (
+        r"MAML & MLTI & 60.28 $\pm$ 1.00 & 50.00 $\pm$ 8.00 & $-$10.28 $\pm$ 8.06 & "
+        r"vanilla not run for 70 steps & 1 seed, 70 of 10,000 steps \\"
+    ) in text
+    for line in text.splitlines():
+        if line.endswith(r"\\"):
+            assert line.count("&") == 6
+
+
+def test_listing_counts_results(keep):
+    keep("MLTI", 0, PER_TASK)
+    keep("MLTI", 1, PER_TASK)
+    keep("MLTI", 0, PER_TASK, other=True)
+    text = listing(Results(keep.folder))
+    for name in ("overall_ls", "ablation_ls"):
+        assert re.search(
+            rf"{name} .*; results of 1, 1 with disjoint \(3 runs\)\n", text
+        )
+    assert re.search("overall_nls .*; no results", text)

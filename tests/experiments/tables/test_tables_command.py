@@ -1,0 +1,89 @@
+"""The command that makes the tables."""
+
+import re
+import sys
+
+import pytest
+
+from experiments.tables import __main__ as tables
+from experiments.tables.variations import ALL_TABLES
+from tests.experiments.test_cli import forget_flags
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Runs the command in this process: its exit code and what it printed."""
+
+    (tmp_path / "results").mkdir()
+
+    def call(*args):
+        folders = (f"--results={tmp_path / 'results'}", f"--data_dir={tmp_path}")
+        monkeypatch.setattr(sys, "argv", ["tables", *folders, *args])
+        forget_flags(tables.flags.FLAGS)
+        code = tables.command_line.run(tables.main, tables.__doc__)
+        return code, capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "--table is missing; --list names the tables"),
+        (["--table=overal"], "unknown table 'overal'; choose one of: .*overall_ls"),
+        (["--table=overall_ls,nls"], "unknown table 'nls'"),
+        (["--table=overall_ls", "--format=html"], "format.*markdown.*latex"),
+        (["--table=overall_ls", "--split=half"], "split.*paper.*disjoint"),
+        (["--table=overall_ls", "--seeds=0"], "seeds"),
+        (["--table=overall_ls", "--steps=0"], "steps"),
+        (["--table=overall_ls", "--jobs=none"], "jobs"),
+        (["--table=overall_ls", "--runn"], "unknown flag --runn"),
+        (["--table=overall_ls", "--run"], "--run needs --workdir"),
+        (["--table=overall_ls", "--run", "--dry_run"], "exclude each other"),
+        (
+            ["--table=overall_ls", "--dry_run", "--only=mamml"],
+            "no run's name has.*mamml",
+        ),
+        (["overall_ls"], "unexpected argument 'overall_ls'"),
+        (["--table=overall_ls", "--only=mamml"], "no run's name has.*mamml"),
+        (["--table=overall_ls", "--seeds=3"], "--seeds says what is run; it goes with"),
+        (["--table=overall_ls", "--albert=A"], "--albert says what is run"),
+        (["--table=overall_ls", "--dry_run", "--albert=/no"], "--albert=/no is no fol"),
+        (["--table=overall_ls", "--results=/no"], "--results=/no is no folder of res"),
+        (["--list", "--results=/no"], "--results=/no is no folder of results"),
+        (["--table=overall_ls", "--output=/no/x.md"], "there is no folder /no"),
+        (["--table=overall_ls", "--output=/tmp"], "--output=/tmp is a directory"),
+        (
+            ["--table=overall_ls", "--run", f"--workdir={__file__}"],
+            "test_tables_command.py is a file, not a directory",
+        ),
+    ],
+)
+def test_wrong_flags_are_one_line(cli, args, message):
+    code, printed = cli(*args)
+    assert code == 2
+    assert re.match(f"error: .*{message}", printed.err)
+    assert printed.err.count("\n") == 1
+
+
+def test_listing(cli):
+    code, printed = cli("--list")
+    assert code == 0
+    for table in ALL_TABLES.values():
+        assert f"\n{table.name} " in f"\n{printed.out}"
+        assert table.caption in printed.out
+    assert "overall_ls             44 cells and 4 n/a; no results" in printed.out
+
+
+def test_tables_are_printed_or_written(cli, tmp_path):
+    code, printed = cli("--table=resnet12,ablation_ls")
+    assert code == 0
+    assert printed.out.startswith("Accuracy in %")
+    assert printed.out.count("\n## ") == 2
+    path = tmp_path / "all.tex"
+    code, printed = cli("--all", "--format=latex", f"--output={path}")
+    assert code == 0
+    assert printed.out == ""
+    columns = sum(len(table.columns) for table in ALL_TABLES.values())
+    assert path.read_text().count(r"\begin{tabular}") == columns
+    assert path.read_text() == cli("--table=all", "--format=latex")[1].out

@@ -1,0 +1,206 @@
+"""The command line: what it lists, and one clear line for each wrong input."""
+
+import errno
+import importlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from experiments import cli as command_line
+from experiments import run
+from experiments.config import base_config, config_names, parse_arg
+from mlti_jax.errors import InputError
+
+ROOT = pathlib.Path(__file__).parents[2]
+RAINBOW = "--config=experiments/configs/rainbow_mnist.py"
+
+
+def forget_flags(values):
+    """As in a new process: no flag is set, and no field of a config is a flag."""
+    values.unparse_flags()
+    for name in list(values):
+        if name.startswith("config."):
+            delattr(values, name)
+        else:
+            values[name].unparse()
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Runs the command in this process: its exit code and what it printed."""
+    monkeypatch.chdir(ROOT)
+
+    def call(*args, workdir=tmp_path / "work"):
+        argv = ["run", f"--workdir={workdir}", f"--data_dir={tmp_path}", *args]
+        monkeypatch.setattr(sys, "argv", argv)
+        forget_flags(run.flags.FLAGS)
+        code = command_line.run(run.main, run.__doc__)
+        return code, capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--config=experiments/configs/nope.py"], "configs here: .*rainbow_mnist"),
+        ([RAINBOW + ":lerner=maml"], "unknown config argument 'lerner'"),
+        ([RAINBOW + ":learner"], "not of the form name=value"),
+        ([RAINBOW + ":shots=two"], "must be of type int, got 'two'"),
+        ([RAINBOW + ":learner=mml"], "unknown learner 'mml'.*maml"),
+        ([RAINBOW + ":strategy=mlt"], "unknown strategy 'mlt'.*mlti"),
+        ([RAINBOW, "--config.train.stepz=3"], "unknown config field.*meta_batch_size"),
+        (
+            [RAINBOW, "--config.trian.steps=3"],
+            "unknown config field.*config has:.*train",
+        ),
+        ([RAINBOW, "--config.train.steps=many"], "train.steps"),
+        ([RAINBOW, "--config.train.steps=0"], "train.steps must be positive, got 0"),
+        ([RAINBOW, "--config.dataset.name=mnst"], "unknown dataset 'mnst'"),
+        ([RAINBOW, "--config.dataset.source=web"], "unknown MNIST source 'web'"),
+        ([RAINBOW, "--config.dataset.train_classes=41"], "train_classes"),
+        ([RAINBOW, "--config.backbone.name=conv5"], "unknown backbone 'conv5'"),
+        ([RAINBOW, "--config.backbone.name=mlp"], r"takes vectors \[N, D\]"),
+        ([RAINBOW, "--config.backbone.conv4.filters=0"], "filters and blocks >= 1"),
+        ([RAINBOW, "--config.seed=-1"], "config.seed must be from 0"),
+        ([RAINBOW, "--config.eval.num_tasks=1"], "2 or more"),
+        ([RAINBOW, "--config.learner.maml.steps=-3"], "steps and eval_steps >= 0"),
+        (["--config", RAINBOW[9:], "--config.train.stepz=3"], "unknown config field"),
+        (
+            [
+                "--config=experiments/configs/quickstart.py",
+                "--config.strategy.name=mlti",
+            ],
+            "compares vanilla, mlti",
+        ),
+        ([RAINBOW, "--config.task.ways=11"], "10"),
+        ([RAINBOW, "--config.task.shots=8"], "8 samples, but shots=8 and queries=1"),
+        ([RAINBOW, "--config.task.queries=9"], "8 samples"),
+        ([RAINBOW, "--config.strategy.mlti.alpha=0.0"], "alpha must be positive"),
+        ([RAINBOW, "--config.strategy.mlti.alpha=-2.0"], "alpha must be positive"),
+        ([RAINBOW, "--config.interpolation.layers=(0,1)"], "layer 0 only"),
+        ([RAINBOW, "--config.interpolation.method=blend"], "unknown mixing method"),
+        ([RAINBOW, "--config.learner.maml.norm=layer"], "batch-norm policy"),
+        ([RAINBOW, "--config.train.learning_rate=inf"], "learning_rate must be finite"),
+        ([RAINBOW, "--config.strategy.name=mlti+metamix"], "both replace the tasks'"),
+        (
+            [RAINBOW, "--config.learner.name=protonet", "--config.strategy.name=taml"],
+            "strategy taml does not apply to learner protonet: it compares",
+        ),
+        (
+            [RAINBOW, "--config.learner.name=sl"],
+            "strategy mlti does not apply to learner sl.*goes with: vanilla",
+        ),
+        (
+            [
+                *(RAINBOW, "--config.strategy.name=taml"),
+                *("--config.strategy.taml.measure=gini",),
+                "--config.train.meta_batch_size=1",
+            ],
+            "raise train.meta_batch_size to at least 2",
+        ),
+        (
+            [
+                *(RAINBOW, "--config.strategy.name=metareg"),
+                "--config.learner.maml.adapted_layers=(0,1,2,3,4)",
+            ],
+            "here there are none",
+        ),
+        ([RAINBOW, "--nonsense=1"], "unknown flag --nonsense"),
+        ([RAINBOW, "extra"], "unexpected argument 'extra'"),
+    ],
+)
+def test_wrong_input_gets_one_clear_message(cli, args, message):
+    code, printed = cli(*args)
+    assert code == 2
+    assert printed.err.count("error:") == 1
+    assert "Traceback" not in printed.err
+    assert re.search(message, printed.err, re.DOTALL), printed.err
+
+
+def test_data_that_is_missing_or_damaged(cli, tmp_path):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b\x08 cut short")
+    code, printed = cli(RAINBOW)
+    assert code == 2
+    assert "train-" in printed.err
+    code, printed = cli(RAINBOW, "--config.dataset.source=idx")
+    assert code == 2
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_workdir_that_is_a_file(cli, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, printed = cli(RAINBOW, workdir=tmp_path / "file")
+    assert code == 2
+    assert "not a directory" in printed.err
+
+
+def test_a_workdir_of_another_config_is_refused_with_the_difference(cli, tmp_path):
+    (tmp_path / "work").mkdir()
+    other = base_config().to_dict()
+    (tmp_path / "work" / "config.json").write_text(json.dumps(other))
+    code, printed = cli(RAINBOW)
+    assert code == 2
+    assert "different config" in printed.err
+    assert "train.steps: 10000 -> 30000" in printed.err
+
+
+def test_a_full_disk_is_told_and_loses_nothing(cli, tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "kept").write_text("before")
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device", str(work))
+
+    monkeypatch.setattr(run, "train_and_evaluate", full)
+    monkeypatch.setattr(run, "build", lambda *args: None)
+    code, printed = cli(RAINBOW)
+    assert code == 2
+    assert "No space left on device" in printed.err
+    assert "run the same command again" in printed.err
+    assert (work / "kept").read_text() == "before"
+
+
+def test_listing_and_help_name_every_choice(cli):
+    code, printed = cli("--list")
+    assert code == 0
+    for name in ("maml", "protonet", "mlti", "conv4", "rainbow_mnist", "quickstart"):
+        assert name in printed.out
+    code, printed = cli("--help")
+    assert code == 0
+    assert "--workdir" in printed.out
+    assert "rainbow_mnist.py:learner=maml,strategy=mlti" in printed.out
+
+
+def test_every_config_can_be_read():
+    for name in config_names():
+        config = importlib.import_module(f"experiments.configs.{name}").get_config()
+        assert config.is_locked
+        assert config.dataset.name
+
+
+def test_arguments_of_a_config():
+    values = parse_arg("shots=5,learner=maml", learner="x", shots=1, rate=0.5)
+    assert (values.learner, values.shots, values.rate) == ("maml", 5, 0.5)
+    with pytest.raises(InputError, match="choose one of"):
+        parse_arg("ways=5", learner="x")
+
+
+def test_the_module_runs_as_a_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.run", "--list"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "quickstart" in done.stdout

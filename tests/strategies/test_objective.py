@@ -1,0 +1,236 @@
+"""Strategies and what `meta_objective` makes of them."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mlti_jax import backbones, interpolation, learners, strategies
+from mlti_jax.errors import InputError
+from mlti_jax.strategies import Strategy, chain
+from tests.support.tasks import init, make_task, objective, stack_tasks, take, task_loss
+
+KEY = jax.random.key(0)
+LS = {"form": "label_sharing", "method": "mixup", "layers": (0,)}
+
+
+@pytest.fixture(scope="module")
+def maml():
+    return learners.maml(backbones.mlp((6, 7)), 3, steps=2)
+
+
+@pytest.fixture
+def tasks():
+    return stack_tasks([make_task(s) for s in range(4)])
+
+
+def test_vanilla_is_the_mean_over_a_loop_of_tasks(maml, tasks):
+    variables = init(maml, KEY, tasks.support.x[0])
+    loss, aux = objective(maml, strategies.vanilla(), variables, tasks)
+    alone = [task_loss(maml, variables, take(tasks, i), KEY, 0, True) for i in range(4)]
+    np.testing.assert_allclose(loss, np.mean([a[0] for a in alone]), rtol=1e-5)
+    assert aux.metric.shape == (4, 1)
+    mean_state = jax.tree.map(lambda *s: np.mean(s, 0), *[a[1].state for a in alone])
+    chex.assert_trees_all_close(aux.state, mean_state, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_mlti_equals_a_loop_of_pairs(maml, tasks, layer):
+    strategy = strategies.mlti(**{**LS, "layers": (0, 1)}, alpha=0.7)
+    variables = init(maml, KEY, tasks.support.x[0])
+    loss, _ = objective(maml, strategy, variables, tasks, layer=layer)
+
+    # The same by hand: features of each task, then pair by pair, with the same keys.
+    _, key_embed, key_transform, key_loss = jax.random.split(KEY, 4)
+    embed = jax.jit(maml.embed, static_argnums=(3, 4))
+    mix = jax.jit(interpolation.label_sharing)
+    hidden = [
+        embed(variables, take(tasks, i), key_embed, layer, True)[0] for i in range(4)
+    ]
+    key_partners, key_tasks = jax.random.split(key_transform)
+    partners = interpolation.sample_partners(key_partners, tasks.domain)
+    losses = []
+    for i, key in enumerate(jax.random.split(key_tasks, 4)):
+        key_lambda, key_mix, _ = jax.random.split(key, 3)
+        lam = interpolation.sample_lambda(key_lambda, 0.7)
+        mixed = mix(key_mix, hidden[i], hidden[int(partners[i])], lam)
+        losses.append(task_loss(maml, variables, mixed, key_loss, layer, True)[0])
+    np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["intra", "cross"])
+def test_restrictions_reach_the_partners(name, tasks):
+    # Every x of task i is 10^i, so that a mixed value tells who was mixed.
+    scale = 10.0 ** jnp.arange(4)
+    x = jnp.broadcast_to(scale[:, None, None], tasks.support.x.shape)
+    tasks = tasks.replace(
+        support=tasks.support.replace(x=x),
+        query=tasks.query.replace(
+            x=jnp.broadcast_to(scale[:, None, None], tasks.query.x.shape)
+        ),
+    )
+    strategy = strategies.STRATEGIES[name](**LS)
+    transform = jax.jit(lambda key: strategy.transform(None, tasks, key, 0, 4))
+    for seed in range(5):
+        mixed = transform(jax.random.key(seed))
+        values = np.asarray(mixed.support.x)[:, 0, 0, 0]
+        same = np.isclose(values, np.asarray(scale), rtol=1e-5)
+        assert same.all() if name == "intra" else not same.any()
+
+
+def test_alpha_of_intra_pairs_is_its_own(tasks):
+    # alpha 1e-3 makes lambda 0 or 1; 1e4 makes it one half.
+    strategy = strategies.mlti(**LS, alpha=1e-3, alpha_intra=1e4)
+    tasks = tasks.replace(
+        support=tasks.support.replace(
+            x=jnp.broadcast_to(jnp.arange(4.0)[:, None, None], tasks.support.x.shape)
+        )
+    )
+    transform = jax.jit(lambda key: strategy.transform(None, tasks, key, 0, 4))
+    seen = {"intra": [], "cross": []}
+    for seed in range(10):
+        key = jax.random.key(seed)
+        labels = np.asarray(transform(key).query.y)[:, 0]
+        keys = jax.random.split(key)
+        for i, j in enumerate(interpolation.sample_partners(keys[0], tasks.domain)):
+            # Of samples whose two labels differ, the labels tell lambda.
+            mixed = labels[i][labels[i].max(axis=1) < 0.999]
+            seen["intra" if int(j) == i else "cross"] += mixed.max(axis=1).tolist()
+    assert len(seen["intra"]) > 10
+    np.testing.assert_allclose(seen["intra"], 0.5, atol=0.05)
+    assert all(share > 0.9 for share in seen["cross"])
+
+
+def test_query_only_where_partner_is_the_task_itself(tasks):
+    strategy = strategies.mlti(
+        form="non_label_sharing", method="mixup", layers=(0,), within="query"
+    )
+    intra = strategies.intra(
+        form="non_label_sharing", method="mixup", layers=(0,), within="query"
+    )
+    transform = jax.jit(intra.transform, static_argnums=(3, 4))
+    mixed = transform(None, tasks, KEY, 0, 4)
+    np.testing.assert_array_equal(mixed.support.x[:, 0], tasks.support.x)
+    assert (np.asarray(mixed.query.y).max(-1) < 0.999).any()
+    key = jax.random.key(3)
+    transform = jax.jit(strategy.transform, static_argnums=(3, 4))
+    mixed = transform(None, tasks, key, 0, 4)
+    partners = interpolation.sample_partners(jax.random.split(key)[0], tasks.domain)
+    for i in range(4):
+        unchanged = np.allclose(mixed.support.x[i, 0], tasks.support.x[i])
+        assert unchanged == (int(partners[i]) == i)
+
+
+@pytest.mark.parametrize(("name", "extra"), [("mlti", 1), ("cross", 1), ("intra", 0)])
+def test_a_single_task_gets_a_partner(maml, name, extra):
+    strategy = strategies.make(name, interpolation=LS)
+    assert strategy.extra_tasks(1) == extra
+    assert strategy.extra_tasks(4) == 0
+    tasks = stack_tasks([make_task(s) for s in range(1 + extra)])
+    variables = init(maml, KEY, tasks.support.x[0])
+    loss, aux = objective(maml, strategy, variables, tasks, size=1)
+    assert np.isfinite(loss)
+    assert aux.metric.shape == (1, 1)
+
+
+# ------------------------------------------------------------------------- chain
+
+
+def penalised(name, value):
+    return Strategy(
+        name,
+        init=lambda learner, variables, key, x: {"value": jnp.float32(value)},
+        sample=lambda variables, key: variables.replace(
+            params=jax.tree.map(lambda p: p + 0 * value, variables.params)
+        ),
+        penalty=lambda variables, losses, aux: variables.strategy["value"],
+        eval_variables=lambda variables: variables.replace(
+            params=jax.tree.map(lambda p: p * value, variables.params)
+        ),
+    )
+
+
+def test_chain_adds_penalties_and_keeps_parameters_apart(maml, tasks):
+    combined = chain(strategies.mlti(**LS), penalised("a", 2.0), penalised("b", 5.0))
+    assert combined.name == "mlti+a+b"
+    variables = strategies.init_variables(maml, combined, KEY, tasks.support.x[0])
+    alone, _ = objective(maml, strategies.mlti(**LS), variables, tasks)
+
+    @jax.jit
+    @jax.value_and_grad
+    def value_and_gradient(own):
+        changed = variables.replace(strategy=own)
+        return objective(maml, combined, changed, tasks)[0]
+
+    loss, gradient = value_and_gradient(variables.strategy)
+    np.testing.assert_allclose(loss, alone + 7.0, rtol=1e-6)
+    assert gradient == ((), {"value": 1.0}, {"value": 1.0})
+    evaluated = strategies.eval_variables(combined, variables)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, 10 * b),
+        evaluated.params,
+        variables.params,
+    )
+    assert evaluated.strategy == variables.strategy
+
+
+def test_two_transforms_or_reductions_are_refused():
+    with pytest.raises(InputError, match="mlti and intra can't be combined"):
+        strategies.make("mlti+intra", interpolation=LS)
+    worst = Strategy("worst", reduce=lambda losses, aux: losses.max())
+    with pytest.raises(InputError, match="can't be combined"):
+        chain(worst, worst._replace(name="best"))
+
+
+def test_versions_of_a_task_and_their_reduction(maml, tasks):
+    def twice(variables, tasks, key, layer, size):
+        return jax.tree.map(lambda a: jnp.stack([a, a * 0.5], axis=1), tasks)
+
+    worst = Strategy(
+        "worst",
+        transform=twice,
+        reduce=lambda losses, aux: losses.max(axis=1).mean(),
+    )
+    variables = init(maml, KEY, tasks.support.x[0])
+    loss, aux = objective(maml, worst, variables, tasks)
+    assert aux.metric.shape == (4, 2)
+    mean, _ = objective(maml, worst._replace(reduce=None), variables, tasks)
+    assert loss >= mean
+
+
+# --------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"form": "both"}, "form of interpolation"),
+        ({"method": "blend"}, "mixing method"),
+        ({"partners": "next"}, "choice of partners"),
+        ({"within": "support"}, "augmentation within a task"),
+        ({"alpha": 0.0}, "alpha must be positive"),
+        ({"alpha_intra": -1.0}, "alpha_intra must be positive"),
+        ({"method": "cutmix", "layers": (0, 1)}, "layer 0 only"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(InputError, match=message):
+        strategies.mlti(**{**LS, **options})
+
+
+@pytest.mark.parametrize("layers", [(2,), (-1,), ()])
+def test_layers_that_are_not_shared(maml, layers):
+    with pytest.raises(InputError, match="among 0..1"):
+        strategies.check_layers(maml, strategies.mlti(**{**LS, "layers": layers}))
+
+
+@pytest.mark.parametrize("names", ["mlt", "mlti+", "vanilla+nothing"])
+def test_unknown_strategy(names):
+    with pytest.raises(InputError, match="unknown strategy"):
+        strategies.make(names, interpolation=LS)
+
+
+def test_a_member_named_twice():
+    with pytest.raises(InputError, match="twice"):
+        strategies.parse("vanilla+vanilla")
