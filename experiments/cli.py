@@ -15,7 +15,8 @@ from mlti_jax.backbones import BACKBONES
 from mlti_jax.data import DATASETS
 from mlti_jax.errors import InputError
 from mlti_jax.learners import LEARNERS
-from mlti_jax.strategies import STRATEGIES, applicability
+from mlti_jax.strategies import STRATEGIES
+from mlti_jax.strategies import _applicability as applicability
 
 
 def run(main: Callable[[list[str]], None], module_docstring: str) -> int:

@@ -17,7 +17,7 @@ from mlti_jax.training import (
     paired_difference,
     train_and_evaluate,
 )
-from mlti_jax.training.workdir import write_json
+from mlti_jax.training._workdir import write_json
 
 
 def compare(config: ConfigDict, workdir: str, data_dir: str | None = None) -> dict:

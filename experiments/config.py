@@ -9,7 +9,7 @@ from ml_collections.config_dict import placeholder
 
 from mlti_jax.errors import InputError, unknown_name
 from mlti_jax.learners import FAMILIES
-from mlti_jax.training.config import base_config
+from mlti_jax.training._config import base_config
 
 CONFIG_DIR = pathlib.Path(__file__).parent / "configs"
 

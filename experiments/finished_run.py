@@ -13,8 +13,8 @@ from experiments.config import base_config
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Variables
 from mlti_jax.training import Experiment, build
-from mlti_jax.training.finished import tested_variables
-from mlti_jax.training.workdir import read_json
+from mlti_jax.training._finished import tested_variables
+from mlti_jax.training._workdir import read_json
 
 
 def load(

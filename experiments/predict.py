@@ -36,10 +36,10 @@ from experiments import finished_run, prediction_files
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import DATA_DIR
 from mlti_jax.api import AdaptedModel, FittedLearner, load
-from mlti_jax.api.fitting import from_experiment, probabilities_note
-from mlti_jax.api.saving import MANIFEST
+from mlti_jax.api._fitting import from_experiment, probabilities_note
+from mlti_jax.api._saving import MANIFEST
 from mlti_jax.errors import InputError
-from mlti_jax.training.workdir import read_json
+from mlti_jax.training._workdir import read_json
 
 flags.declare_key_flag("data_dir")
 MODEL = flags.DEFINE_string("model", None, "A saved learner, or a finished run.")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mlti_jax.data import Inputs
-from mlti_jax.data.own.frames import Table
-from mlti_jax.data.own.inputs import ARRAYS, PICTURES
+from mlti_jax.data._own.frames import Table
+from mlti_jax.data._own.inputs import ARRAYS, PICTURES
 from mlti_jax.errors import InputError
 
 # Known columns of the queries, by name: what tells the rows of the output apart.

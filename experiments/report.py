@@ -27,7 +27,7 @@ from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import absolute
 from mlti_jax._internal.progress import say
 from mlti_jax.errors import InputError
-from mlti_jax.training.workdir import read_json
+from mlti_jax.training._workdir import read_json
 
 ROOT = pathlib.Path(__file__).parent.parent
 NOTES = "notes.md"  # words on the results; the only part that is written by hand

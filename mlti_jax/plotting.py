@@ -13,7 +13,8 @@ import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 
 from mlti_jax.data import sample_task  # noqa: E402
-from mlti_jax.training import Experiment, metrics  # noqa: E402
+from mlti_jax.training import Experiment  # noqa: E402
+from mlti_jax.training import _metrics as metrics  # noqa: E402
 
 COLOURS = ("#4c566a", "#c0392b", "#2471a3", "#229954", "#b7950b")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mlti_jax import interpolation, parallel
-from mlti_jax.learners import inner_loop
+from mlti_jax.learners import _inner_loop as inner_loop
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -50,7 +50,7 @@ from experiments.benchmark import torch_sides as benchmark_torch
 from experiments.benchmark.cases import ALL_CASES, QUICK, find
 from mlti_jax import parallel
 from mlti_jax.errors import InputError, unknown_name
-from mlti_jax.training.workdir import write_json
+from mlti_jax.training._workdir import write_json
 
 CASES = flags.DEFINE_list("cases", None, "Names or patterns of cases; all if none.")
 IS_QUICK = flags.DEFINE_bool("quick", False, "Eight cases in two minutes.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from experiments.benchmark.cases import Case
-from mlti_jax.backbones.pose import (
+from mlti_jax.backbones._pose import (
     ADAPTIVE_BLOCKS,
     ADAPTIVE_FILTERS,
     FIXED_FILTERS,

@@ -1,7 +1,7 @@
 """PyTorch's sides of a case, and the memory that one of them needs.
 
-`python -m experiments.benchmark.torch_sides CASE SIDE` runs three steps and prints by how
-many bytes the process grew: the resident set only grows, so each side is measured in
+`python -m experiments.benchmark.torch_sides CASE SIDE` runs three steps and prints by
+how many bytes the process grew: the resident set only grows, so each side runs in
 a process of its own.
 """
 

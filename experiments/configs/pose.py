@@ -13,7 +13,7 @@ et al.'s; interpolation at the input or after any layer that is not adapted.
 from ml_collections.config_dict import placeholder
 
 from experiments.config import paper_config
-from mlti_jax.backbones.pose import ADAPTED_LAYERS
+from mlti_jax.backbones._pose import ADAPTED_LAYERS
 
 
 def get_config(arg: str = ""):

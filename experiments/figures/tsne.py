@@ -21,9 +21,9 @@ from mlti_jax.backbones import Mode
 from mlti_jax.data import Pool, sample_task
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables, prototypes
-from mlti_jax.learners.base import concatenate, concatenate_weights, run_task
+from mlti_jax.learners._base import concatenate, concatenate_weights, run_task
 from mlti_jax.plotting import plt
-from mlti_jax.strategies.base import eval_variables
+from mlti_jax.strategies._base import eval_variables
 from mlti_jax.training import Episode, Experiment
 from mlti_jax.types import Array, Batch, Task
 

@@ -12,8 +12,8 @@ from experiments.tables.formats import counted
 from experiments.tables.jobs import Job, Place, paper_config
 from experiments.tables.store import Results
 from mlti_jax._internal.progress import format_seconds
-from mlti_jax.data import prepared
-from mlti_jax.training import metrics
+from mlti_jax.data import _prepared as prepared
+from mlti_jax.training import _metrics as metrics
 
 DONE, INTERRUPTED, MISSING, NO_DATA = "done", "interrupted", "missing", "no data"
 BUILTIN = "builtin"  # where a result's data is from

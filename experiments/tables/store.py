@@ -17,8 +17,8 @@ from experiments.tables.jobs import Job, command_to_type, paper_config
 from mlti_jax._internal.command_line import absolute
 from mlti_jax._internal.progress import say
 from mlti_jax.errors import InputError
-from mlti_jax.training import metrics
-from mlti_jax.training.workdir import read_json, write_json
+from mlti_jax.training import _metrics as metrics
+from mlti_jax.training._workdir import read_json, write_json
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
 PICTURES = "pictures"  # beside the results, with the numbers that they show

@@ -29,7 +29,7 @@ from experiments.theory import variance as theory_variance
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import DATA_DIR
 from mlti_jax.errors import InputError
-from mlti_jax.training.workdir import write_json
+from mlti_jax.training._workdir import write_json
 
 flags.declare_key_flag("data_dir")
 OUTPUT = flags.DEFINE_string(

@@ -9,8 +9,8 @@ import numpy as np
 
 from mlti_jax import data, theory
 from mlti_jax.data import DomainPool
-from mlti_jax.data.pools import take_inputs
-from mlti_jax.data.prepared import builder
+from mlti_jax.data._pools import take_inputs
+from mlti_jax.data._prepared import builder
 
 NUM_EIGENVALUES = 20
 MOLECULES = {"nci": "NCI", "metabolism": "Metabolism"}

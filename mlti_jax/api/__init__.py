@@ -10,12 +10,12 @@ Nothing is implemented here a second time: `fit` runs what `experiments.run` run
 `predict` is the learner's.
 """
 
-from mlti_jax.api.adapted import AdaptedModel, Prediction
-from mlti_jax.api.calibration import Calibration
-from mlti_jax.api.comparison import Comparison, compare
-from mlti_jax.api.fitted import Evaluation, FittedLearner
-from mlti_jax.api.fitting import fit
-from mlti_jax.api.loading import load
+from mlti_jax.api._adapted import AdaptedModel, Prediction
+from mlti_jax.api._calibration import Calibration
+from mlti_jax.api._comparison import Comparison, compare
+from mlti_jax.api._fitted import Evaluation, FittedLearner
+from mlti_jax.api._fitting import fit
+from mlti_jax.api._loading import load
 
 __all__ = [
     "AdaptedModel",

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from mlti_jax.backbones.albert import albert
-from mlti_jax.backbones.conv4 import conv4
-from mlti_jax.backbones.layers import BatchNorm, ConvBlock, DenseBlock, Head
-from mlti_jax.backbones.mlp import mlp
-from mlti_jax.backbones.pose import pose
-from mlti_jax.backbones.resnet12 import resnet12
-from mlti_jax.backbones.stack import Hook, LinearMap, Mode, Stack
-from mlti_jax.backbones.text import word_mean
+from mlti_jax.backbones._albert import albert
+from mlti_jax.backbones._conv4 import conv4
+from mlti_jax.backbones._layers import BatchNorm, ConvBlock, DenseBlock, Head
+from mlti_jax.backbones._mlp import mlp
+from mlti_jax.backbones._pose import pose
+from mlti_jax.backbones._resnet12 import resnet12
+from mlti_jax.backbones._stack import Hook, LinearMap, Mode, Stack
+from mlti_jax.backbones._text import word_mean
 from mlti_jax.errors import check_options, unknown_name
 
 BACKBONES: dict[str, Callable[..., Stack]] = {

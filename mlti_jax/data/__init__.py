@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from mlti_jax.data.own import Inputs, from_arrays, from_folder, from_table
-from mlti_jax.data.pools import (
+from mlti_jax.data._own import Inputs, from_arrays, from_folder, from_table
+from mlti_jax.data._pools import (
     ClassPool,
     DomainPool,
     Pool,
@@ -27,7 +27,7 @@ from mlti_jax.data.pools import (
     sample_flat,
     sample_task,
 )
-from mlti_jax.data.summary import describe_splits
+from mlti_jax.data._summary import describe_splits
 from mlti_jax.errors import InputError, check_options, unknown_name
 
 __all__ = [
@@ -61,7 +61,7 @@ DATASETS = {
     "dermnet": "mlti_jax.data.builders.dermnet",
     "tabula_muris": "mlti_jax.data.builders.tabula_muris",
     "huffpost": "mlti_jax.data.builders.huffpost",
-    "own_data": "mlti_jax.data.own.dataset",
+    "own_data": "mlti_jax.data._own.dataset",
 }
 
 

@@ -16,8 +16,8 @@ from absl import flags, logging
 from mlti_jax import data
 from mlti_jax._internal import command_line
 from mlti_jax.data import DATASETS, default_data_dir
-from mlti_jax.data.description import describe
-from mlti_jax.data.readers import images as pictures
+from mlti_jax.data._description import describe
+from mlti_jax.data._readers import images as pictures
 from mlti_jax.errors import InputError
 
 flags.declare_key_flag("data_dir")

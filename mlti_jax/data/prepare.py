@@ -16,11 +16,11 @@ import sys
 from absl import flags, logging
 
 from mlti_jax._internal import command_line
-from mlti_jax.data import prepared
+from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._description import describe
+from mlti_jax.data._preparation import prepare
+from mlti_jax.data._readers import raw
 from mlti_jax.data.describe import chosen_dataset
-from mlti_jax.data.description import describe
-from mlti_jax.data.preparation import prepare
-from mlti_jax.data.readers import raw
 from mlti_jax.errors import InputError
 
 flags.declare_key_flag("dataset")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from mlti_jax.backbones import Stack
 from mlti_jax.errors import check_options, unknown_name
-from mlti_jax.learners.base import (
+from mlti_jax.learners._base import (
     CLASSIFICATION,
     REGRESSION,
     Aux,
@@ -14,24 +14,24 @@ from mlti_jax.learners.base import (
     Perturbation,
     Variables,
 )
-from mlti_jax.learners.gradient import GradientLearner
-from mlti_jax.learners.inner_loop import adapt
-from mlti_jax.learners.maml import (
+from mlti_jax.learners._gradient import GradientLearner
+from mlti_jax.learners._inner_loop import adapt
+from mlti_jax.learners._maml import (
     anil,
     gradient_learner,
     maml,
     meta_curvature,
     metasgd,
 )
-from mlti_jax.learners.metric import MetricLearner, matchingnet, protonet, prototypes
-from mlti_jax.learners.supervised import (
+from mlti_jax.learners._metric import MetricLearner, matchingnet, protonet, prototypes
+from mlti_jax.learners._supervised import (
     MultiTaskLearner,
     SupervisedLearner,
     logistic_regression,
     mtl,
     sl,
 )
-from mlti_jax.learners.update_rules import UpdateRule
+from mlti_jax.learners._update_rules import UpdateRule
 
 # By family, as in each learner's `family`.
 FAMILIES: dict[str, dict[str, Callable[..., Learner]]] = {

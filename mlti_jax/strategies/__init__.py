@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from mlti_jax.errors import InputError, check_options, unknown_name
-from mlti_jax.strategies.applicability import APPLIES, check_applicable
-from mlti_jax.strategies.base import (
+from mlti_jax.strategies._applicability import APPLIES, check_applicable
+from mlti_jax.strategies._base import (
     Strategy,
     chain,
     check_batch_size,
@@ -17,13 +17,13 @@ from mlti_jax.strategies.base import (
     meta_objective,
     perturbation,
 )
-from mlti_jax.strategies.maxup import maxup
-from mlti_jax.strategies.metaaug import metaaug
-from mlti_jax.strategies.metadropout import metadropout
-from mlti_jax.strategies.metamix import metamix
-from mlti_jax.strategies.metareg import metareg
-from mlti_jax.strategies.mlti import cross, intra, mlti
-from mlti_jax.strategies.taml import taml
+from mlti_jax.strategies._maxup import maxup
+from mlti_jax.strategies._metaaug import metaaug
+from mlti_jax.strategies._metadropout import metadropout
+from mlti_jax.strategies._metamix import metamix
+from mlti_jax.strategies._metareg import metareg
+from mlti_jax.strategies._mlti import cross, intra, mlti
+from mlti_jax.strategies._taml import taml
 
 
 def vanilla() -> Strategy:

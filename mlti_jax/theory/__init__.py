@@ -47,8 +47,8 @@ In all of this the head phi_i is a constant, as in the paper: that it is adapted
 interpolated support set is left out.
 """
 
-from mlti_jax.theory.expansion import logistic, psi
-from mlti_jax.theory.gradient_based import (
+from mlti_jax.theory._expansion import logistic, psi
+from mlti_jax.theory._gradient_based import (
     exchanged_approximation,
     exchanged_loss,
     label_sharing_approximation,
@@ -58,7 +58,7 @@ from mlti_jax.theory.gradient_based import (
     printed_label_sharing,
     printed_non_label_sharing,
 )
-from mlti_jax.theory.law import (
+from mlti_jax.theory._law import (
     Law,
     Moments,
     PrintedConstants,
@@ -67,15 +67,15 @@ from mlti_jax.theory.law import (
     moments,
     printed_constants,
 )
-from mlti_jax.theory.metric_based import (
+from mlti_jax.theory._metric_based import (
     between_prototypes,
     bounded,
     printed_protonet,
     protonet_approximation,
     protonet_loss,
 )
-from mlti_jax.theory.partners import partner_weights
-from mlti_jax.theory.total_variance import Covariances, covariances
+from mlti_jax.theory._partners import partner_weights
+from mlti_jax.theory._total_variance import Covariances, covariances
 
 __all__ = [
     "Covariances",

@@ -1,20 +1,16 @@
 """Training, evaluation, checkpoints and metrics."""
 
 from mlti_jax.errors import Interrupted
-from mlti_jax.training.checkpoints import Checkpoints
-from mlti_jax.training.evaluation import (
+from mlti_jax.training._checkpoints import Checkpoints
+from mlti_jax.training._evaluation import (
     Evaluator,
     mean_and_interval,
     paired_difference,
 )
-from mlti_jax.training.experiment import Experiment, build
-from mlti_jax.training.loop import (
-    format_interval,
-    summary,
-    train_and_evaluate,
-)
-from mlti_jax.training.metrics import MetricsWriter
-from mlti_jax.training.step import (
+from mlti_jax.training._experiment import Experiment, build
+from mlti_jax.training._loop import format_interval, summary, train_and_evaluate
+from mlti_jax.training._metrics import MetricsWriter
+from mlti_jax.training._step import (
     Episode,
     TrainState,
     adam,

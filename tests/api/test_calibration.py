@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from mlti_jax.api import calibration
-from mlti_jax.api.calibration import (
+from mlti_jax.api import _calibration as calibration
+from mlti_jax.api._calibration import (
     Outputs,
     expected_calibration_error,
     fit_temperature,
 )
 from mlti_jax.training import Evaluator
-from mlti_jax.training.experiment import TEST, VALIDATION, build
-from mlti_jax.training.step import Episode
+from mlti_jax.training._experiment import TEST, VALIDATION, build
+from mlti_jax.training._step import Episode
 from tests.support.api_cases import class_splits, fit_small, fitted
 
 

@@ -12,12 +12,12 @@ import pytest
 
 import mlti_jax
 from experiments import finished_run
-from mlti_jax.api.configuring import choose_config, flat_fields
+from mlti_jax.api._configuring import choose_config, flat_fields
 from mlti_jax.data import Splits, from_arrays
-from mlti_jax.data.own import dataset as own_data
+from mlti_jax.data._own import dataset as own_data
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.training import Checkpoints, build, mean_and_interval, train_and_evaluate
-from mlti_jax.training.config import base_config
+from mlti_jax.training._config import base_config
 from tests.support.api_cases import (
     SMALL,
     class_pool,
@@ -218,7 +218,7 @@ def test_without_a_workdir_nothing_is_left(tmp_path, monkeypatch):
     def stopped(*args):
         raise Interrupted(2, 7)
 
-    monkeypatch.setattr("mlti_jax.api.fitting.train_and_evaluate", stopped)
+    monkeypatch.setattr("mlti_jax.api._fitting.train_and_evaluate", stopped)
     with pytest.raises(KeyboardInterrupt, match="with a workdir"):
         fit_small(domain_splits())
     assert list(tmp_path.iterdir()) == []
@@ -383,7 +383,7 @@ def test_compare_pairs_strategies_on_the_same_tasks(tmp_path, capsys):
     ],
 )
 def test_the_verdict_in_words(first, second, metric, verdict):
-    from mlti_jax.api.comparison import Comparison, difference
+    from mlti_jax.api._comparison import Comparison, difference
 
     learner = fitted("regression" if metric == "mse" else "protonet_domains")
     one, two = (

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlti_jax.api import adapted
+from mlti_jax.api import _adapted as adapted
 from mlti_jax.data import sample_task
 from mlti_jax.errors import InputError
-from mlti_jax.training.experiment import TEST
+from mlti_jax.training._experiment import TEST
 from mlti_jax.types import Batch
 from tests.support.api_cases import (
     FEATURES,

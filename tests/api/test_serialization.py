@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mlti_jax
-from mlti_jax.api import saving
+from mlti_jax.api import _saving as saving
 from mlti_jax.data import from_table
 from mlti_jax.errors import InputError
 from tests.support.api_cases import class_splits, fitted, samples, task

@@ -12,15 +12,15 @@ import pytest
 
 from mlti_jax import backbones, data
 from mlti_jax._internal import extras
-from mlti_jax.backbones import text
-from mlti_jax.backbones.albert_checkpoint import (
+from mlti_jax.backbones import _text as text
+from mlti_jax.backbones._albert_checkpoint import (
     NAMES,
     AlbertConfig,
     load_pretrained,
     shapes,
 )
-from mlti_jax.backbones.albert_checkpoint import SIZES as CONFIG_NAMES
-from mlti_jax.data.readers import tokens
+from mlti_jax.backbones._albert_checkpoint import SIZES as CONFIG_NAMES
+from mlti_jax.data._readers import tokens
 from mlti_jax.errors import InputError
 from tests.backbones.test_text import SIZES, sentences
 from tests.data.builders.test_huffpost import small_records, write

@@ -10,8 +10,8 @@ import pytest
 
 from mlti_jax import backbones, ops
 from mlti_jax.backbones import BatchNorm, Head, Mode
-from mlti_jax.backbones.pose import ADAPTED_LAYERS
-from mlti_jax.backbones.resnet12 import drop_block
+from mlti_jax.backbones._pose import ADAPTED_LAYERS
+from mlti_jax.backbones._resnet12 import drop_block
 from mlti_jax.errors import InputError
 
 KEY = jax.random.key(0)

@@ -12,7 +12,8 @@ from jax import test_util
 from mlti_jax import backbones, data, learners, ops
 from mlti_jax import interpolation as itp
 from mlti_jax._internal import extras
-from mlti_jax.backbones import Head, Mode, Stack, text
+from mlti_jax.backbones import Head, Mode, Stack
+from mlti_jax.backbones import _text as text
 from mlti_jax.data.builders import huffpost
 from mlti_jax.errors import InputError
 from mlti_jax.types import Batch, Task

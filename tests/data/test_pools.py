@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 from mlti_jax import data
-from mlti_jax.data import pools
+from mlti_jax.data import _pools as pools
 from mlti_jax.errors import InputError
 
 

@@ -17,12 +17,14 @@ from absl.testing import flagsaver
 
 from mlti_jax import data
 from mlti_jax._internal.locks import locked
-from mlti_jax.data import describe, description, prepared
+from mlti_jax.data import _description as description
+from mlti_jax.data import _prepared as prepared
+from mlti_jax.data import describe
 from mlti_jax.data import prepare as preparing
+from mlti_jax.data._pools import ClassPool, DomainPool, Splits
+from mlti_jax.data._preparation import prepare
+from mlti_jax.data._readers import images as pictures
 from mlti_jax.data.builders import base, pose
-from mlti_jax.data.pools import ClassPool, DomainPool, Splits
-from mlti_jax.data.preparation import prepare
-from mlti_jax.data.readers import images as pictures
 from mlti_jax.errors import InputError
 from tests.support.raw_files import dump
 

@@ -9,7 +9,7 @@ from absl.testing import flagsaver
 from experiments import run
 from experiments.config import CONFIG_DIR
 from mlti_jax import data
-from mlti_jax.data import prepared
+from mlti_jax.data import _prepared as prepared
 from tests.support.raw_files import prepare
 
 pytestmark = pytest.mark.slow

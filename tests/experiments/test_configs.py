@@ -9,7 +9,7 @@ import pytest
 from experiments.config import base_config
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
-from mlti_jax.learners.maml import gradient_learner
+from mlti_jax.learners._maml import gradient_learner
 from mlti_jax.training import build, train_and_evaluate
 from tests.data.builders.test_dermnet import dermnet_prepared, dermnet_raw  # noqa: F401
 from tests.data.builders.test_mini_imagenet import mini_from_lists, mini_lists  # noqa: F401

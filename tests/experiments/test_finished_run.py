@@ -11,8 +11,8 @@ from experiments.figures import tsne as figure_tsne
 from experiments.figures.tsne import Features
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, train_and_evaluate
-from mlti_jax.training.experiment import TEST
-from mlti_jax.training.workdir import open_workdir
+from mlti_jax.training._experiment import TEST
+from mlti_jax.training._workdir import open_workdir
 from tests.support.figure_cases import use_data, vector_config, vectors
 
 

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from mlti_jax import backbones, learners
 from mlti_jax.errors import InputError
 from mlti_jax.learners import adapt
-from mlti_jax.learners.update_rules import transform_modes
+from mlti_jax.learners._update_rules import transform_modes
 from mlti_jax.types import Batch
 from tests.support.tasks import init, make_task, task_loss
 

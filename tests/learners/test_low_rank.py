@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mlti_jax import backbones, learners
-from mlti_jax.learners.low_rank import Displaced, LowRank
-from mlti_jax.learners.update_rules import Factors
+from mlti_jax.learners._low_rank import Displaced, LowRank
+from mlti_jax.learners._update_rules import Factors
 from tests.support.tasks import init, make_task
 
 KEY = jax.random.key(0)

@@ -10,7 +10,7 @@ import pytest
 from mlti_jax import backbones, learners
 from mlti_jax.errors import InputError
 from mlti_jax.learners import prototypes
-from mlti_jax.learners.metric import squared_euclidean
+from mlti_jax.learners._metric import squared_euclidean
 from mlti_jax.types import Batch
 from tests.support.tasks import init, make_task, task_loss
 

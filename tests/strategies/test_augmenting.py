@@ -10,7 +10,7 @@ import pytest
 
 from mlti_jax import augmentation, backbones, interpolation, learners, strategies
 from mlti_jax.errors import InputError
-from mlti_jax.strategies.metaaug import permute_classes, shift_targets
+from mlti_jax.strategies._metaaug import permute_classes, shift_targets
 from mlti_jax.types import Batch
 from tests.support.regulariser_cases import maml, tasks  # noqa: F401
 from tests.support.tasks import init, make_task, objective, take, task_loss

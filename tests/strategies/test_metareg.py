@@ -10,7 +10,7 @@ import pytest
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
-from mlti_jax.strategies.metareg import kl_to_standard_normal
+from mlti_jax.strategies._metareg import kl_to_standard_normal
 from mlti_jax.training import Episode, Evaluator
 from tests.support.regulariser_cases import maml, start, tasks  # noqa: F401
 from tests.support.tasks import KEY, objective

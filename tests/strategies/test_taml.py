@@ -9,8 +9,8 @@ import pytest
 
 from mlti_jax import learners, strategies
 from mlti_jax.errors import InputError
-from mlti_jax.strategies import inequality
-from mlti_jax.strategies.taml import entropy
+from mlti_jax.strategies import _inequality as inequality
+from mlti_jax.strategies._taml import entropy
 from tests.support.regulariser_cases import maml, tasks  # noqa: F401
 from tests.support.tasks import KEY, init, objective, take, task_loss
 

@@ -72,5 +72,5 @@ def vector_config():
 
 def use_data(monkeypatch, splits):
     monkeypatch.setattr(
-        "mlti_jax.training.experiment.data.load", lambda *_, **__: splits
+        "mlti_jax.training._experiment.data.load", lambda *_, **__: splits
     )

@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from mlti_jax import data
-from mlti_jax.data import prepared
-from mlti_jax.data.preparation import prepare
+from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._preparation import prepare
 
 __all__ = ["prepare"]
 

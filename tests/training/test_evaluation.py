@@ -6,14 +6,8 @@ import pytest
 
 from mlti_jax import backbones, learners, strategies
 from mlti_jax.data import ClassPool, sample_task
-from mlti_jax.training import (
-    Episode,
-    Evaluator,
-    adam,
-    evaluation,
-    init_state,
-    make_run_steps,
-)
+from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
+from mlti_jax.training import _evaluation as evaluation
 
 KEY = jax.random.key(0)
 

@@ -24,11 +24,11 @@ from mlti_jax.training import (
     Evaluator,
     Interrupted,
     build,
-    metrics,
     paired_difference,
     train_and_evaluate,
 )
-from mlti_jax.training.workdir import write_json
+from mlti_jax.training import _metrics as metrics
+from mlti_jax.training._workdir import write_json
 
 ROOT = pathlib.Path(__file__).parents[2]
 # What other tools read of results.json.

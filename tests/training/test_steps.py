@@ -20,9 +20,9 @@ from mlti_jax.training import (
     init_state,
     make_run_steps,
     mean_and_interval,
-    metrics,
     paired_difference,
 )
+from mlti_jax.training import _metrics as metrics
 from tests.support.tasks import task_loss
 
 KEY = jax.random.key(0)

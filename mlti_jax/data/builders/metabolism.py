@@ -12,10 +12,10 @@ import os
 import pathlib
 from collections.abc import Iterable
 
+from mlti_jax.data._pools import Splits
+from mlti_jax.data._readers import molecules, raw
+from mlti_jax.data._readers.molecules import Assay, MoleculeBuilder
 from mlti_jax.data.builders.base import Example
-from mlti_jax.data.pools import Splits
-from mlti_jax.data.readers import molecules, raw
-from mlti_jax.data.readers.molecules import Assay, MoleculeBuilder
 from mlti_jax.errors import InputError
 
 TRAIN = (

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from mlti_jax.data import prepared
+from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._pools import Splits
+from mlti_jax.data._readers import image_folders, raw
+from mlti_jax.data._readers.image_folders import split_names
+from mlti_jax.data._readers.pickles import load_pickle
 from mlti_jax.data.builders import base
-from mlti_jax.data.pools import Splits
-from mlti_jax.data.readers import image_folders, raw
-from mlti_jax.data.readers.image_folders import split_names
-from mlti_jax.data.readers.pickles import load_pickle
 from mlti_jax.errors import InputError
 
 SIZE = 84

@@ -11,10 +11,10 @@ import pathlib
 import zipfile
 from collections.abc import Iterable
 
+from mlti_jax.data._pools import Splits
+from mlti_jax.data._readers import molecules, raw
+from mlti_jax.data._readers.molecules import Assay, Molecule, MoleculeBuilder
 from mlti_jax.data.builders.base import Example
-from mlti_jax.data.pools import Splits
-from mlti_jax.data.readers import molecules, raw
-from mlti_jax.data.readers.molecules import Assay, Molecule, MoleculeBuilder
 from mlti_jax.errors import InputError
 
 TRAIN = ("41", "47", "81", "83", "109", "145")

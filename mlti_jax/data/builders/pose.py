@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tensorflow_datasets as tfds
 
-from mlti_jax.data import prepared
+from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._pools import RegressionPool, Splits
+from mlti_jax.data._readers import raw
+from mlti_jax.data._readers.pickles import load_pickle
 from mlti_jax.data.builders import base
-from mlti_jax.data.pools import RegressionPool, Splits
-from mlti_jax.data.readers import raw
-from mlti_jax.data.readers.pickles import load_pickle
 from mlti_jax.errors import InputError, check_range
 
 SIZE = 128

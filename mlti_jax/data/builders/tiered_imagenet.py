@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from mlti_jax.data import prepared
+from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._pools import Splits
+from mlti_jax.data._readers import image_folders, raw
+from mlti_jax.data._readers.pickles import load_pickle
 from mlti_jax.data.builders import base
 from mlti_jax.data.builders.tiered_imagenet_classes import TEST, TRAIN, VALIDATION
-from mlti_jax.data.pools import Splits
-from mlti_jax.data.readers import image_folders, raw
-from mlti_jax.data.readers.pickles import load_pickle
 from mlti_jax.errors import InputError
 
 SIZE = 84

@@ -4,7 +4,7 @@ Their train.csv, val.csv and test.csv list the classes by super-class; no super-
 is in two of them.
 """
 
-from mlti_jax.data.readers.image_folders import split_names
+from mlti_jax.data._readers.image_folders import split_names
 
 TRAIN = split_names(
     """

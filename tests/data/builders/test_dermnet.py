@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mlti_jax import data
-from mlti_jax.data import prepared
+from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._readers import image_folders
 from mlti_jax.data.builders import dermnet
-from mlti_jax.data.readers import image_folders
 from mlti_jax.errors import InputError
 from tests.support.raw_files import (
     altered,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mlti_jax import data
-from mlti_jax.data import prepared
+from mlti_jax.data import _prepared as prepared
 from mlti_jax.data.builders import huffpost
 from mlti_jax.errors import InputError
 from tests.support.raw_files import prepare

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mlti_jax import data
-from mlti_jax.data import prepared
+from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._readers import molecules
 from mlti_jax.data.builders import metabolism, nci
-from mlti_jax.data.readers import molecules
 from mlti_jax.errors import InputError
 from tests.support.raw_files import altered, prepare, replace
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mlti_jax import data
+from mlti_jax.data._readers import mnist
 from mlti_jax.data.builders import rainbow_mnist
-from mlti_jax.data.readers import mnist
 from mlti_jax.errors import InputError
 
 BUILTIN_SIZE = 8

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 from mlti_jax import data
-from mlti_jax.data import prepared
+from mlti_jax.data import _prepared as prepared
 from mlti_jax.data.builders import tabula_muris
 from mlti_jax.errors import InputError
 from tests.support.raw_files import prepare

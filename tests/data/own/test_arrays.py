@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mlti_jax import data
-from mlti_jax.data.own.standardisation import statistics
+from mlti_jax.data._own.standardisation import statistics
 from mlti_jax.errors import InputError
 from tests.support.property_settings import settings_of
 

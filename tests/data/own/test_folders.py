@@ -182,7 +182,7 @@ def test_formats_and_orientation(tmp_path):
 def test_what_is_refused(classes, monkeypatch, change, options, message):
     root, _ = classes
     change(root)
-    monkeypatch.setattr("mlti_jax.data.own.folders.LARGEST", 2**29)
+    monkeypatch.setattr("mlti_jax.data._own.folders.LARGEST", 2**29)
     with pytest.raises(InputError, match=message):
         data.from_folder(root, **options)
 

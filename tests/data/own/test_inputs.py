@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlti_jax import data
 from mlti_jax.data import Inputs
-from mlti_jax.data.own.inputs import COLUMNS, PICTURES, SMILES, Leaf, Smiles
+from mlti_jax.data._own.inputs import COLUMNS, PICTURES, SMILES, Leaf, Smiles
 from mlti_jax.errors import InputError
 from tests.support.property_settings import settings_of
 
@@ -163,7 +163,7 @@ def test_labels_by_name():
 
 def test_molecules():
     pytest.importorskip("rdkit")
-    from mlti_jax.data.readers import molecules
+    from mlti_jax.data._readers import molecules
 
     texts = ["CCO", "c1ccccc1", "CCO"]
     bits = MOLECULES.compact(texts)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlti_jax.data.own import split_names
+from mlti_jax.data._own import split_names
 from mlti_jax.errors import InputError
 from tests.support.property_settings import settings_of
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from mlti_jax import data
-from mlti_jax.data.own import tables
+from mlti_jax.data._own import tables
 from mlti_jax.errors import InputError
 
 
@@ -234,7 +234,7 @@ def molecules_frame(broken_rows=0):
 
 def test_molecules():
     pytest.importorskip("rdkit")
-    from mlti_jax.data.readers.molecules import parse_smiles
+    from mlti_jax.data._readers.molecules import parse_smiles
 
     table = molecules_frame()
     splits = load(table, label="active", task="assay", smiles="smiles", test=["c"])

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from mlti_jax.data.readers import mnist
+from mlti_jax.data._readers import mnist
 from mlti_jax.errors import InputError
 
 PREFIXES = {"train": 30, "t10k": 10}

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from mlti_jax.data.readers.pickles import load_pickle
+from mlti_jax.data._readers.pickles import load_pickle
 from mlti_jax.errors import InputError
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mlti_jax.data.readers import raw
+from mlti_jax.data._readers import raw
 from mlti_jax.errors import InputError
 
 

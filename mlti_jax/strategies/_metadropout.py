@@ -1,0 +1,92 @@
+r"""Meta-Dropout (Lee et al. 2020), Learning to Perturb Latent Features.
+
+Each block's linear map :math:`W h` has a second one beside it, which says from the same
+input how much noise its output gets, before it is normalised:
+
+.. math:: \tilde a = W h \circ \mathrm{softplus}(\alpha + \epsilon), \quad
+          \alpha = V h + b, \quad \epsilon \sim N(0, I).
+
+V and b are meta-learned, and not adapted. The support set gets noise in the inner loop,
+drawn anew in every step, at test too, where the loss of a step is the mean over several
+draws; the query set keeps the gate without noise, :math:`\mathrm{softplus}(\alpha)`.
+
+Departures: the head gets no noise (the authors' code adds some to the logits). Where
+tasks are interpolated at a hidden layer, the noise before that layer is drawn once a
+task.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from mlti_jax.errors import InputError, check_range
+from mlti_jax.learners import Perturbation
+from mlti_jax.strategies._base import Strategy
+
+INITIAL_SPREAD = 0.02  # of V, in the authors' code; b begins at 0
+
+
+def metadropout(
+    *, samples: int = 1, eval_samples: int = 30, noise: float = 1.0
+) -> Strategy:
+    """Learned, input-dependent multiplicative noise in every block.
+
+    Args:
+      samples: draws an inner step in training; 1 in the authors' code.
+      eval_samples: draws an inner step at test time; 30 in the authors' code.
+      noise: standard deviation of epsilon; 1 in the paper.
+    """
+    check_range("strategy.metadropout.samples", samples, 10_000)
+    check_range("strategy.metadropout.eval_samples", eval_samples, 10_000)
+    if not 0 <= noise < float("inf"):
+        raise InputError(f"metadropout needs noise >= 0, got {noise}")
+
+    def init(learner, variables, key, x):
+        shapes = {}
+
+        def record(layer, linear):
+            shapes[layer] = linear.kernel.shape
+            return linear.output
+
+        model, state = variables.params["model"], variables.state
+        jax.eval_shape(
+            lambda x: learner.stack.apply(model, state, x, hook=record)[0], x
+        )
+        if not shapes:
+            raise InputError(
+                "metadropout needs a network with blocks whose output it can gate, and "
+                "this one has none; use another strategy"
+            )
+        return tuple(
+            _noise_network(jax.random.fold_in(key, layer), shapes[layer])
+            if layer in shapes
+            else {}
+            for layer in range(len(learner.stack))
+        )
+
+    def perturb(variables):
+        own = variables.strategy
+
+        def gated(layer, linear, epsilon=0.0):
+            alpha = linear.apply(own[layer]["kernel"]) + own[layer]["bias"]
+            return linear.output * jax.nn.softplus(alpha + epsilon)
+
+        def support(key):
+            def hook(layer, linear):
+                layer_key = jax.random.fold_in(key, layer)
+                drawn = jax.random.normal(layer_key, linear.output.shape)
+                return gated(layer, linear, noise * drawn)
+
+            return hook
+
+        return Perturbation(support, gated, samples, eval_samples)
+
+    return Strategy(name="metadropout", init=init, perturb=perturb)
+
+
+def _noise_network(key, shape):
+    return {
+        "kernel": INITIAL_SPREAD * jax.random.truncated_normal(key, -2.0, 2.0, shape),
+        "bias": jnp.zeros(shape[-1]),
+    }

@@ -1,0 +1,304 @@
+"""From a config to the parts of a run: data, network, learner and strategy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from mlti_jax import backbones, data, learners, strategies
+from mlti_jax.data import Splits
+from mlti_jax.errors import InputError, unknown_name
+from mlti_jax.learners import Learner
+from mlti_jax.parallel import Plan, plan_for
+from mlti_jax.strategies import Strategy
+from mlti_jax.training._defaults import fill_in
+from mlti_jax.training._evaluation import Evaluator
+from mlti_jax.training._step import Episode, TrainState, adam, init_state
+from mlti_jax.types import Array
+
+# A run's randomness, by purpose; each is folded into a key of its own.
+INIT, TRAIN = 0, 1
+VALIDATION, TEST = 0, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """All that a run is made of, see `build`.
+
+    Attributes:
+      config: as given, with what it left open filled in.
+      splits: the data.
+      learner, strategy, optimiser: the method.
+      episode: size of the training tasks.
+      evaluator: for validation and test tasks.
+      plan: how the tasks of a meta-batch are spread over devices and time.
+      notes: sentences that the user should read before the run.
+    """
+
+    config: Any
+    splits: Splits
+    learner: Learner
+    strategy: Strategy
+    optimiser: optax.GradientTransformation
+    episode: Episode
+    evaluator: Evaluator
+    plan: Plan
+    notes: tuple[str, ...]
+
+    def key(self, purpose: int) -> Array:
+        """The key for initialisation or for training."""
+        return jax.random.fold_in(jax.random.key(self.config.seed), purpose)
+
+    def eval_key(self, purpose: int) -> Array:
+        """The key that fixes the validation or test tasks, whatever the seed."""
+        return jax.random.fold_in(jax.random.key(self.config.eval.seed), purpose)
+
+    def init_state(self) -> TrainState:
+        """The state before the first step."""
+        task = data.sample_task(
+            self.splits.train, jax.random.key(0), **self.episode._asdict()
+        )
+        return init_state(
+            self.learner,
+            self.strategy,
+            self.optimiser,
+            self.key(INIT),
+            task.support.x,
+        )
+
+    def data_facts(self) -> dict[str, Any]:
+        """What tells this data from other data of the same name."""
+        pools = {
+            name: pool
+            for name in ("train", "validation", "test")
+            if (pool := getattr(self.splits, name)) is not None
+        }
+        return {
+            "source": self.splits.source,
+            "eval_queries": self.evaluator.episode.queries,
+            "checksums": {name: _checksum(pool) for name, pool in pools.items()},
+        }
+
+    def description(self) -> dict[str, Any]:
+        """The part of a result that is known beforehand."""
+        config = self.config
+        pool = self.splits.train
+        groups = pool.classes if self._draws_classes() else pool.domains
+        return {
+            "dataset": self.splits.name,
+            "split": "test",
+            "learner": config.learner.name,
+            "strategy": config.strategy.name,
+            "backbone": config.backbone.name,
+            "ways": self.episode.ways,
+            "shots": self.episode.shots,
+            "queries": self.evaluator.episode.queries,
+            "train_classes": len(groups),
+            "seed": config.seed,
+            "metric": self.learner.objective.metric_name,
+            "norm_policy": self.learner.norm,
+            "source": self.splits.source,
+        }
+
+    def _draws_classes(self) -> bool:
+        return self.splits.setting == "non_label_sharing"
+
+
+def build(
+    config: Any, data_dir: str | None = None, splits: Splits | None = None
+) -> Experiment:
+    """Builds the parts of a run and checks that they fit together.
+
+    Args:
+      config: a `ConfigDict` with the fields of `training.config.base_config`.
+      data_dir: where prepared data lives; None for the default.
+      splits: the data, where it is at hand; None: it is loaded, as `config.dataset`
+        says.
+    """
+    _check_config(config)
+    # Names are checked before data is read, which takes longer.
+    strategies.parse(config.strategy.name)
+    for kind, name, known in (
+        ("learner", config.learner.name, learners.LEARNERS),
+        # An empty name leaves the network open.
+        ("backbone", config.backbone.name, {"", *backbones.BACKBONES}),
+    ):
+        if name not in known:
+            raise unknown_name(kind, name, filter(None, known))
+    if splits is None:
+        options = _options(config.dataset)
+        splits = data.load(options.pop("name"), data_dir=data_dir, **options)
+    if splits.test is None:
+        raise InputError(
+            f"{splits.name} keeps no tasks back to test on; name some, or a share of "
+            "them, as test=0.2 (on the command line --config.dataset.test=0.2)"
+        )
+    config, chosen = fill_in(config, splits)
+    notes = [splits.summary if splits.details else splits.note, *chosen]
+    episode = Episode(config.task.ways, config.task.shots, config.task.queries)
+    eval_episode = episode._replace(queries=config.eval.queries)
+    if splits.source == "builtin":
+        eval_episode, note = _fit_to_builtin(eval_episode, splits)
+        notes += note
+    for pool, size in (
+        (splits.train, episode),
+        (splits.validation, eval_episode),
+        (splits.test, eval_episode),
+    ):
+        if pool is not None:
+            data.check_episode(pool, **size._asdict())
+    learner, strategy = make_method(config, MethodFacts.of(splits, episode.ways))
+    plan = plan_for(
+        splits.train.x,
+        config.train.meta_batch_size,
+        config.train.devices,
+        config.train.tasks_per_pass,
+    )
+    evaluator = Evaluator(
+        learner,
+        strategy,
+        eval_episode,
+        config.eval.tasks_per_pass,
+        dataclasses.replace(plan, tasks_per_pass=None),
+    )
+    experiment = Experiment(
+        config=config,
+        splits=splits,
+        learner=learner,
+        strategy=strategy,
+        optimiser=adam(config.train.learning_rate),
+        episode=episode,
+        evaluator=evaluator,
+        plan=plan,
+        notes=tuple(notes),
+    )
+    # What can't be initialised is refused here, before a work directory is made.
+    jax.eval_shape(experiment.init_state)
+    return experiment
+
+
+class MethodFacts(NamedTuple):
+    """What a learner and a strategy must know of the data they are for.
+
+    Attributes:
+      setting: `label_sharing`, `non_label_sharing` or `regression`.
+      outputs: classes of a task, or length of a regression target.
+      base_groups, base_classes: of the training pool, for learners with heads of
+        their own for its classes.
+    """
+
+    setting: str
+    outputs: int
+    base_groups: int
+    base_classes: int
+
+    @classmethod
+    def of(cls, splits: Splits, ways: int) -> MethodFacts:
+        """The facts of a dataset, for tasks of `ways` classes."""
+        pool = splits.train
+        regression = splits.setting == "regression"
+        return cls(
+            setting=splits.setting,
+            outputs=pool.y.shape[-1] if regression else ways,
+            base_groups=int(np.size(pool.count)),
+            base_classes=0 if regression else len(pool.classes),
+        )
+
+
+def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
+    """The learner and the strategy that a config asks for; needs no data."""
+    network = config.backbone.name
+    regression = facts.setting == "regression"
+    learner = learners.make(
+        config.learner.name,
+        backbones.make(
+            network, **_options(config.backbone.get(network, {}))
+        ).computing_in(config.train.compute_dtype),
+        facts.outputs,
+        objective=learners.REGRESSION if regression else learners.CLASSIFICATION,
+        facts={"base_groups": facts.base_groups, "base_classes": facts.base_classes},
+        **_options(config.learner.get(config.learner.name, {})),
+    )
+    names = strategies.parse(config.strategy.name)
+    strategies.check_applicable(names, config.learner.name, learner.family)
+    form, labels = strategies.form_and_labels(facts.setting, learner)
+    strategy = strategies.make(
+        config.strategy.name,
+        interpolation={
+            "form": form,
+            **_options(config.interpolation),
+        },
+        labels=labels,
+        options={name: _options(config.strategy.get(name, {})) for name in names},
+    )
+    strategies.check_layers(learner, strategy)
+    strategies.check_batch_size(strategy, config.train.meta_batch_size)
+    return learner, strategy
+
+
+def _options(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A config section as keyword arguments; fields left at None are left out."""
+    return {name: value for name, value in section.items() if value is not None}
+
+
+def _checksum(pool: data.Pool) -> int:
+    value = 0
+    for leaf in jax.tree.leaves(pool):
+        value = zlib.crc32(np.ascontiguousarray(leaf), value)
+    return value
+
+
+def _fit_to_builtin(episode: Episode, splits: Splits) -> tuple[Episode, list[str]]:
+    """Lowers the test queries to what the images that come with the install allow."""
+    left = splits.images_per_class - episode.shots
+    if episode.queries is None or left < 1 or episode.queries <= left:
+        return episode, []
+    note = (
+        f"eval.queries lowered from {episode.queries} to {left}: the built-in images "
+        f"have {splits.images_per_class} a class"
+    )
+    return episode._replace(queries=left), [note]
+
+
+def _check_finite(section: Any, path: str) -> None:
+    """Refuses numbers that are infinite or not numbers, in all fields."""
+    for name, value in section.items():
+        field = f"{path}.{name}"
+        if hasattr(value, "items"):
+            _check_finite(value, field)
+            continue
+        for number in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise InputError(f"{field} must be finite, got {number}")
+
+
+def _check_config(config: Any) -> None:
+    _check_finite(config, "config")
+    positive = {
+        "train.steps": config.train.steps,
+        "train.meta_batch_size": config.train.meta_batch_size,
+        "train.learning_rate": config.train.learning_rate,
+        "train.log_every": config.train.log_every,
+        "train.checkpoint_every": config.train.checkpoint_every,
+        "eval.every": config.eval.every,
+        "eval.tasks_per_pass": config.eval.tasks_per_pass,
+    }
+    for name, value in positive.items():
+        if not value > 0:
+            raise InputError(f"config.{name} must be positive, got {value}")
+    for name in ("num_tasks", "validation_tasks"):
+        if config.eval[name] < 2:
+            raise InputError(
+                f"config.eval.{name} must be 2 or more for an interval, got "
+                f"{config.eval[name]}"
+            )
+    for name, seed in (("seed", config.seed), ("eval.seed", config.eval.seed)):
+        if not 0 <= seed < 2**32:
+            raise InputError(f"config.{name} must be from 0 to 2^32 - 1, got {seed}")
