@@ -7,7 +7,8 @@ import pathlib
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax._internal.checks import unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.learners import FAMILIES
 from mlti_jax.training._config import base_config
 

@@ -1,85 +1,26 @@
-"""Errors that are told to the user in one message, and checks that raise them."""
+"""Exceptions of the package."""
 
-import difflib
-import inspect
-import numbers
-from collections.abc import Callable, Iterable, Sequence
+__all__ = ["InputError", "Interrupted"]
 
 
 class InputError(ValueError):
-    """Something given by the user can't be used; the message says what to do next.
+    """An argument, config field, flag or file is invalid.
 
-    Command-line tools print it as one line and exit with a non-zero code. Names the
-    field or file, the value found, what was expected, and what to do.
+    The message names the field or file, the value found, what was expected and what to
+    do next. Command-line tools print it as a single line and exit with code 2.
     """
 
 
 class Interrupted(Exception):
-    """A signal ended the work; all is saved, and the same command goes on from there.
+    """A signal stopped the training. All progress is saved and can be resumed.
 
     Attributes:
-      exit_code: for the shell.
+      exit_code: exit code for the shell, 128 plus the signal number.
     """
 
-    def __init__(self, signal_number: int, step: int):
+    def __init__(self, signal_number: int, step: int) -> None:
         super().__init__(
-            f"stopped at step {step}, saved; run the same command again "
-            "to go on from there"
+            f"stopped at step {step}; progress is saved, run the same command again "
+            "to resume"
         )
         self.exit_code = 128 + signal_number
-
-
-def check_options(
-    kind: str,
-    function: Callable,
-    options: Iterable[str],
-    passes_on_to: Callable | None = None,
-) -> None:
-    """Refuses options that `function` does not take.
-
-    Args:
-      kind: of thing, for the error.
-      function: is given the options.
-      options: their names.
-      passes_on_to: is given those that `function` does not name itself, if it takes
-        any (`**options`).
-    """
-    parameters = inspect.signature(function).parameters.values()
-    known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-    if len(known) < len(parameters):
-        if passes_on_to is None:
-            return
-        further = inspect.signature(passes_on_to).parameters.values()
-        known += [p.name for p in further if p.kind is p.KEYWORD_ONLY]
-    for name in options:
-        if name not in known:
-            raise unknown_name(f"option of {kind}", name, known)
-
-
-def unknown_name(kind: str, name: str, known) -> InputError:
-    """The error for a `name` that is none of the `known` members of a family."""
-    return InputError(
-        f"unknown {kind} {name!r}; choose one of: {', '.join(sorted(known))}"
-    )
-
-
-def first_few(names: Sequence[str]) -> str:
-    """Names for a message that must stay short."""
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` (did you mean ...?)` with the known name that is nearest, or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
-def check_range(field: str, value: object, largest: int, smallest: int = 1) -> None:
-    """Refuses what is not a whole number from `smallest` to `largest`."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or not smallest <= value <= largest:
-        raise InputError(
-            f"{field} is {value!r}; expected a whole number from {smallest} to"
-            f" {largest}"
-        )

@@ -25,7 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax._internal.checks import unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 PARTNERS = ("any", "intra", "cross")

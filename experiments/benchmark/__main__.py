@@ -49,7 +49,8 @@ from experiments.benchmark import steps as benchmark_steps
 from experiments.benchmark import torch_sides as benchmark_torch
 from experiments.benchmark.cases import ALL_CASES, QUICK, find
 from mlti_jax import parallel
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax._internal.checks import unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.training._workdir import write_json
 
 CASES = flags.DEFINE_list("cases", None, "Names or patterns of cases; all if none.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mlti_jax import backbones, learners, strategies
-from mlti_jax.errors import unknown_name
+from mlti_jax._internal.checks import unknown_name
 
 # Hyper-parameters of a strategy by its name, where they are not to be its defaults.
 STRATEGY_OPTIONS: dict[str, dict[str, object]] = {}

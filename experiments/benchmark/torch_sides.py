@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from experiments.benchmark.cases import Case, find, make_pool
 from experiments.benchmark.timing import Steps
 from mlti_jax._internal import command_line
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax._internal.checks import unknown_name
+from mlti_jax.errors import InputError
 
 # The same step written plainly; with another layout of images in memory, which is
 # faster on CPU but which few use; and with `torch.func.vmap` over the tasks.

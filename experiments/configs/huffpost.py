@@ -23,7 +23,7 @@ needs weights that are shared and trained: with the light encoder, set
 from ml_collections.config_dict import placeholder
 
 from experiments.config import paper_config
-from mlti_jax.errors import unknown_name
+from mlti_jax._internal.checks import unknown_name
 from mlti_jax.learners import FAMILIES
 
 ENCODERS = ("word_mean", "bag_of_words", "albert")

@@ -49,10 +49,11 @@ from experiments.tables import flags as run_flags
 from experiments.tables.flags import ONLY, SEEDS, STEPS
 from experiments.tables.jobs import planned
 from experiments.tables.store import Results
+from mlti_jax._internal.checks import unknown_name
 from mlti_jax._internal.command_line import DATA_DIR, output_folder
 from mlti_jax._internal.progress import say
 from mlti_jax.data import DATASETS
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.training import Experiment, build
 
 FIGURES = {

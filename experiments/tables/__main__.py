@@ -48,9 +48,10 @@ from experiments.tables.state import unprepared
 from experiments.tables.store import Results
 from experiments.tables.variations import ALL_TABLES
 from mlti_jax._internal import command_line
+from mlti_jax._internal.checks import unknown_name
 from mlti_jax._internal.command_line import DATA_DIR, absolute
 from mlti_jax._internal.progress import say
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax.errors import InputError
 
 flags.declare_key_flag("data_dir")
 flags.adopt_module_key_flags(run_flags)

@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax._internal.checks import first_few
 from mlti_jax.api._calibration import softmax
 from mlti_jax.api._labels import as_labels, as_targets
 from mlti_jax.data._pools import take_inputs
-from mlti_jax.errors import InputError, first_few
+from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables
 from mlti_jax.strategies import Strategy, eval_variables, perturbation
 from mlti_jax.types import Array, Batch, PyTree

@@ -9,8 +9,9 @@ import numpy as np
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from mlti_jax._internal.checks import did_you_mean
 from mlti_jax.data import Splits
-from mlti_jax.errors import InputError, did_you_mean
+from mlti_jax.errors import InputError
 from mlti_jax.training._config import base_config
 
 SHOTS, QUERIES = 5, 10  # a class, where there are enough samples

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax._internal.checks import check_range
 from mlti_jax._internal.progress import Progress
 from mlti_jax.api._adapted import AdaptedModel, naming
 from mlti_jax.api._calibration import Calibration
@@ -17,7 +18,7 @@ from mlti_jax.api._held_out import check_outputs, held_out_pool, listed
 from mlti_jax.api._labels import as_labels, as_targets, training_numbers
 from mlti_jax.api._saving import save
 from mlti_jax.data import Inputs, Pool, Splits, check_episode
-from mlti_jax.errors import InputError, check_range
+from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables
 from mlti_jax.parallel import plan_for
 from mlti_jax.strategies import Strategy

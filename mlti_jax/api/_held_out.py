@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax._internal.checks import first_few
 from mlti_jax.data import Inputs, Pool, Splits
 from mlti_jax.data._own.inputs import Leaf, leaves_of
-from mlti_jax.errors import InputError, first_few
+from mlti_jax.errors import InputError
 
 if TYPE_CHECKING:
     from mlti_jax.api._fitted import FittedLearner

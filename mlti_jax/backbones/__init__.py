@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from mlti_jax._internal.checks import check_options, unknown_name
 from mlti_jax.backbones._albert import albert
 from mlti_jax.backbones._conv4 import conv4
 from mlti_jax.backbones._layers import BatchNorm, ConvBlock, DenseBlock, Head
@@ -10,7 +11,6 @@ from mlti_jax.backbones._pose import pose
 from mlti_jax.backbones._resnet12 import resnet12
 from mlti_jax.backbones._stack import Hook, LinearMap, Mode, Stack
 from mlti_jax.backbones._text import word_mean
-from mlti_jax.errors import check_options, unknown_name
 
 BACKBONES: dict[str, Callable[..., Stack]] = {
     "albert": albert,

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax._internal.checks import check_options, unknown_name
 from mlti_jax.backbones import _text as text
 from mlti_jax.backbones._albert_checkpoint import (
     AlbertConfig,
@@ -22,7 +23,7 @@ from mlti_jax.backbones._albert_checkpoint import (
     shapes,
 )
 from mlti_jax.backbones._stack import LayerHook, Mode, Stack, run_linear
-from mlti_jax.errors import InputError, check_options, unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
 POOLS = ("first", "mean")

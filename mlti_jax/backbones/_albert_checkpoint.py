@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from mlti_jax._internal import extras
-from mlti_jax.errors import InputError, check_range
+from mlti_jax._internal.checks import check_range
+from mlti_jax.errors import InputError
 
 Shapes = dict[str, tuple[int, ...]]
 CONFIG, WEIGHTS = "config.json", "model.safetensors"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 
-from mlti_jax.errors import unknown_name
+from mlti_jax._internal.checks import unknown_name
 from mlti_jax.types import Array, PyTree
 
 COMPUTE_DTYPES = ("float32", "bfloat16")

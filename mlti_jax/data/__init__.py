@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from mlti_jax._internal.checks import check_options, unknown_name
 from mlti_jax.data._own import Inputs, from_arrays, from_folder, from_table
 from mlti_jax.data._pools import (
     ClassPool,
@@ -28,7 +29,7 @@ from mlti_jax.data._pools import (
     sample_task,
 )
 from mlti_jax.data._summary import describe_splits
-from mlti_jax.errors import InputError, check_options, unknown_name
+from mlti_jax.errors import InputError
 
 __all__ = [
     "DATASETS",

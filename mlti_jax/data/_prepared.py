@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.data import DATASETS, default_data_dir
 from mlti_jax.data._pools import ClassPool, Splits
 from mlti_jax.data.builders.base import DatasetBuilder
-from mlti_jax.errors import InputError, check_range, unknown_name
+from mlti_jax.errors import InputError
 
 RECORDS_AT_ONCE = 1024
 

@@ -3,8 +3,8 @@
 import inspect
 from collections.abc import Callable, Mapping
 
+from mlti_jax._internal.checks import check_options, unknown_name
 from mlti_jax.backbones import Stack
-from mlti_jax.errors import check_options, unknown_name
 from mlti_jax.learners._base import (
     CLASSIFICATION,
     REGRESSION,

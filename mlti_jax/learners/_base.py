@@ -12,8 +12,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from mlti_jax._internal.checks import unknown_name
 from mlti_jax.backbones import Hook, Mode, Stack
-from mlti_jax.errors import unknown_name
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 NORM_POLICIES = ("batch", "running")

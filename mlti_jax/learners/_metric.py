@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax import ops
+from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.backbones import Stack
-from mlti_jax.errors import InputError, check_range, unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.learners._base import (
     CLASSIFICATION,
     Aux,

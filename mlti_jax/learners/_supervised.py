@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import optax
 
 from mlti_jax import ops
+from mlti_jax._internal.checks import check_range
 from mlti_jax.backbones import Head, Stack
-from mlti_jax.errors import InputError, check_range
+from mlti_jax.errors import InputError
 from mlti_jax.learners._base import (
     CLASSIFICATION,
     Aux,

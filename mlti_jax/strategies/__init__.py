@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import Callable, Mapping
 
-from mlti_jax.errors import InputError, check_options, unknown_name
+from mlti_jax._internal.checks import check_options, unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.strategies._applicability import APPLIES, check_applicable
 from mlti_jax.strategies._base import (
     Strategy,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import jax
 
 from mlti_jax import interpolation
-from mlti_jax.errors import check_range, unknown_name
+from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.strategies._base import Strategy, each_task
 from mlti_jax.strategies._mixing import check_mixing
 from mlti_jax.types import Task

@@ -13,7 +13,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax._internal.checks import unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.strategies._base import Strategy
 from mlti_jax.types import Array, Task
 

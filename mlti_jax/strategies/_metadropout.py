@@ -20,7 +20,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from mlti_jax.errors import InputError, check_range
+from mlti_jax._internal.checks import check_range
+from mlti_jax.errors import InputError
 from mlti_jax.learners import Perturbation
 from mlti_jax.strategies._base import Strategy
 

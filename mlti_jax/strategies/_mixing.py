@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mlti_jax import interpolation
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax._internal.checks import unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.interpolation import Method
 
 

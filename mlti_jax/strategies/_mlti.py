@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax import augmentation, interpolation
-from mlti_jax.errors import unknown_name
+from mlti_jax._internal.checks import unknown_name
 from mlti_jax.interpolation import Method
 from mlti_jax.strategies._base import Strategy
 from mlti_jax.strategies._mixing import check_mixing

@@ -20,7 +20,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax._internal.checks import unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.strategies._base import Strategy
 from mlti_jax.strategies._inequality import (
     ATKINSON_EPSILON,

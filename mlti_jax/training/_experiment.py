@@ -13,8 +13,9 @@ import numpy as np
 import optax
 
 from mlti_jax import backbones, data, learners, strategies
+from mlti_jax._internal.checks import unknown_name
 from mlti_jax.data import Splits
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner
 from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy

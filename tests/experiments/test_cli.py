@@ -3,45 +3,23 @@
 import errno
 import importlib
 import json
-import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
 
-from experiments import cli as command_line
 from experiments import run
 from experiments.config import base_config, config_names, parse_arg
 from mlti_jax.errors import InputError
+from tests.support.cli import ROOT, run_command
 
-ROOT = pathlib.Path(__file__).parents[2]
 RAINBOW = "--config=experiments/configs/rainbow_mnist.py"
-
-
-def forget_flags(values):
-    """As in a new process: no flag is set, and no field of a config is a flag."""
-    values.unparse_flags()
-    for name in list(values):
-        if name.startswith("config."):
-            delattr(values, name)
-        else:
-            values[name].unparse()
 
 
 @pytest.fixture
 def cli(monkeypatch, capsys, tmp_path):
-    """Runs the command in this process: its exit code and what it printed."""
-    monkeypatch.chdir(ROOT)
-
-    def call(*args, workdir=tmp_path / "work"):
-        argv = ["run", f"--workdir={workdir}", f"--data_dir={tmp_path}", *args]
-        monkeypatch.setattr(sys, "argv", argv)
-        forget_flags(run.flags.FLAGS)
-        code = command_line.run(run.main, run.__doc__)
-        return code, capsys.readouterr()
-
-    return call
+    return run_command(monkeypatch, capsys, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 import csv
 import re
-import sys
 
 import numpy as np
 import pytest
-from absl import flags
 from PIL import Image
 
 from experiments import predict
@@ -15,22 +13,17 @@ from mlti_jax.api._configuring import choose_config
 from mlti_jax.data._own import dataset as own_data
 from mlti_jax.training import build, train_and_evaluate
 from tests.support.api_cases import SMALL, fit_small, fitted, samples, task
+from tests.support.cli import command
 
 
 @pytest.fixture
 def cli(monkeypatch, capsys, tmp_path):
-    """Runs the command in this process: its exit code and what it printed."""
+    run = command(predict, monkeypatch, capsys)
 
     def call(*args, **arguments):
         given = {"output": tmp_path / "out.csv", **arguments}
         argv = [f"--{k}={v}" for k, v in given.items() if v is not None]
-        argv = ["predict", *argv, *args]
-        monkeypatch.setattr(sys, "argv", argv)
-        flags.FLAGS.unparse_flags()
-        for name in list(flags.FLAGS):
-            flags.FLAGS[name].unparse()
-        code = predict.command_line.run(predict.main, predict.__doc__)
-        return code, capsys.readouterr()
+        return run(*argv, *args)
 
     return call
 

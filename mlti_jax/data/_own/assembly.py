@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from mlti_jax._internal.checks import first_few
 from mlti_jax.data._own.inputs import Inputs
 from mlti_jax.data._own.labels import NON_LABEL_SHARING, REGRESSION, Labels
 from mlti_jax.data._own.splitting import KeptBack, read_choice, split_names
 from mlti_jax.data._pools import ClassPool, DomainPool, Pool, RegressionPool, Splits
-from mlti_jax.errors import first_few
 from mlti_jax.types import PyTree
 
 NAME = "own_data"

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from mlti_jax._internal.checks import check_range
 from mlti_jax.data._own.assembly import Division, assemble
 from mlti_jax.data._own.inputs import PICTURES, Inputs, Leaf
 from mlti_jax.data._own.labels import label_classes, label_tasks
 from mlti_jax.data._own.pictures import Head, in_threads, read_head, read_picture
 from mlti_jax.data._own.splitting import KeptBack
 from mlti_jax.data._pools import Splits
-from mlti_jax.errors import InputError, check_range
+from mlti_jax.errors import InputError
 
 # What systems put into folders by themselves.
 SYSTEM_FILES = ("thumbs.db", "desktop.ini")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlti_jax._internal.checks import did_you_mean, first_few, unknown_name
 from mlti_jax.data._own.labels import clean
-from mlti_jax.errors import InputError, did_you_mean, first_few, unknown_name
+from mlti_jax.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax._internal.checks import did_you_mean, first_few, unknown_name
 from mlti_jax.data import _arrays as arrays
 from mlti_jax.data._own.frames import Table, fingerprints
 from mlti_jax.data._own.labels import as_names, clean
 from mlti_jax.data._own.pictures import in_threads, read_picture
 from mlti_jax.data._pools import take_inputs
-from mlti_jax.errors import InputError, did_you_mean, first_few, unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
 ARRAYS, PICTURES, COLUMNS, SMILES = "arrays", "pictures", "columns", "smiles"

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax._internal.checks import unknown_name
+from mlti_jax.errors import InputError
 
 LABEL_SHARING = "label_sharing"
 NON_LABEL_SHARING = "non_label_sharing"

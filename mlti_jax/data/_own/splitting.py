@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mlti_jax.errors import InputError, did_you_mean, first_few
+from mlti_jax._internal.checks import did_you_mean, first_few
+from mlti_jax.errors import InputError
 
 # What a user may give for `validation` and `test`.
 KeptBack = float | str | Sequence[str] | None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mlti_jax._internal.checks import first_few
 from mlti_jax.data._own.assembly import Division, assemble
 from mlti_jax.data._own.frames import Table, fingerprints
 from mlti_jax.data._own.inputs import COLUMNS, SMILES, Inputs, Leaf, Smiles
@@ -16,7 +17,7 @@ from mlti_jax.data._own.labels import as_names, label_classes, label_tasks
 from mlti_jax.data._own.splitting import KeptBack
 from mlti_jax.data._own.standardisation import scale_advice, standardising
 from mlti_jax.data._pools import Splits
-from mlti_jax.errors import InputError, first_few
+from mlti_jax.errors import InputError
 
 # More molecules that RDKit refuses than this are no accident.
 LARGEST_SHARE_SKIPPED = 0.05

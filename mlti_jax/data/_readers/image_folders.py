@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from mlti_jax._internal.checks import first_few
 from mlti_jax.data._readers import raw
 from mlti_jax.data.builders.base import Example
-from mlti_jax.errors import InputError, first_few
+from mlti_jax.errors import InputError
 
 
 def split_names(text: str) -> tuple[str, ...]:

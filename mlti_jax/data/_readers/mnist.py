@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mlti_jax._internal.checks import unknown_name
 from mlti_jax.data import default_data_dir
-from mlti_jax.errors import InputError, unknown_name
+from mlti_jax.errors import InputError
 
 IDX_FILES = (
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

@@ -21,11 +21,12 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from mlti_jax._internal import extras
+from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._pools import DomainPool, Splits
 from mlti_jax.data._readers import raw
 from mlti_jax.data.builders.base import DatasetBuilder, Example
-from mlti_jax.errors import InputError, check_range, unknown_name
+from mlti_jax.errors import InputError
 
 BITS = 1024
 CLASSES = ("inactive", "active")

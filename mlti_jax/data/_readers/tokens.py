@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from mlti_jax._internal import extras
-from mlti_jax.errors import InputError, check_range
+from mlti_jax._internal.checks import check_range
+from mlti_jax.errors import InputError
 
 LONGEST = 512  # tokens; as many positions as ALBERT has
 WORDLLAMA_TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"

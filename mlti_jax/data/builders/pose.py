@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tensorflow_datasets as tfds
 
+from mlti_jax._internal.checks import check_range
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._pools import RegressionPool, Splits
 from mlti_jax.data._readers import raw
 from mlti_jax.data._readers.pickles import load_pickle
 from mlti_jax.data.builders import base
-from mlti_jax.errors import InputError, check_range
+from mlti_jax.errors import InputError
 
 SIZE = 128
 FILES = {"train": "train_data_ins.pkl", "test": "val_data_ins.pkl"}

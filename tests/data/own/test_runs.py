@@ -23,7 +23,7 @@ from mlti_jax.training._defaults import (
     choose_ways,
     fill_in,
 )
-from tests.experiments.test_cli import cli  # noqa: F401
+from tests.support.cli import run_command
 
 RNG = np.random.default_rng(0)
 CONFIG = "--config=experiments/configs/own_data.py"
@@ -211,7 +211,12 @@ SMALL = [
 ]
 
 
-def test_the_command_on_a_table(cli, tmp_path):  # noqa: F811
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    return run_command(monkeypatch, capsys, tmp_path)
+
+
+def test_the_command_on_a_table(cli, tmp_path):
     table = tmp_path / "wards.csv"
     rows = [
         f"ward {i % 5},{'ill' if i % 2 else 'well'},{i}.5,{i**3}" for i in range(40)
@@ -242,7 +247,7 @@ def test_the_command_on_a_table(cli, tmp_path):  # noqa: F811
     assert "wards.csv has no column 'stat' (did you mean 'state'?)" in printed.err
 
 
-def test_the_command_without_a_path(cli):  # noqa: F811
+def test_the_command_without_a_path(cli):
     code, printed = cli(CONFIG)
     assert code == 2
     assert "own_data needs the path of your data" in printed.err

@@ -1,35 +1,22 @@
 """The command that makes the figures."""
 
-import pathlib
 import re
-import sys
 
 import pytest
 
-from experiments import cli as command_line
 from experiments.figures import __main__ as figures
 from experiments.figures import task_numbers as figure_task_numbers
 from experiments.figures.task_numbers import Figure
-from tests.experiments.test_cli import forget_flags
+from tests.support.cli import ROOT, command
 from tests.support.figure_cases import MAML, PROTONET, assert_drawn, leave_result
-
-ROOT = pathlib.Path(__file__).parents[3]
 
 
 @pytest.fixture
 def cli(monkeypatch, capsys, tmp_path):
-    """Runs the command in this process: its exit code and what it printed."""
     monkeypatch.chdir(ROOT)
     (tmp_path / "results").mkdir()
-
-    def call(*args):
-        folders = [f"--{name}={tmp_path / name}" for name in ("data_dir", "results")]
-        monkeypatch.setattr(sys, "argv", ["figures", *folders, *args])
-        forget_flags(figures.flags.FLAGS)
-        code = command_line.run(figures.main, figures.__doc__)
-        return code, capsys.readouterr()
-
-    return call
+    folders = tuple(f"--{name}={tmp_path / name}" for name in ("data_dir", "results"))
+    return command(figures, monkeypatch, capsys, folders)
 
 
 @pytest.mark.parametrize(

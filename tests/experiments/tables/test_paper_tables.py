@@ -1,6 +1,5 @@
 """The paper's tables: their numbers and their runs."""
 
-import pathlib
 import re
 import sys
 
@@ -13,10 +12,8 @@ from experiments.tables.jobs import Job, arguments, command_to_type, paper_confi
 from mlti_jax.errors import InputError
 from mlti_jax.learners import FAMILIES
 from mlti_jax.strategies import check_applicable, parse
-from tests.experiments.test_cli import forget_flags
+from tests.support.cli import ROOT, reset_flags
 from tests.support.table_cells import find_cell
-
-ROOT = pathlib.Path(__file__).parents[3]
 
 
 def all_runs() -> list[Run]:
@@ -158,7 +155,7 @@ def test_commands_make_the_configs(monkeypatch):
     for each in kinds.values():
         argv = arguments(Job(each, 3, 77), "work", "data", "albert")[1:]
         monkeypatch.setattr(sys, "argv", [*argv, "--config.compilation_cache=off"])
-        forget_flags(run.flags.FLAGS)
+        reset_flags()
         assert command_line.run(run.main, run.__doc__) == 0
         expected = paper_config(each).copy_and_resolve_references()
         with expected.unlocked():

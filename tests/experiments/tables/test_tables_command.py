@@ -1,29 +1,19 @@
 """The command that makes the tables."""
 
 import re
-import sys
 
 import pytest
 
 from experiments.tables import __main__ as tables
 from experiments.tables.variations import ALL_TABLES
-from tests.experiments.test_cli import forget_flags
+from tests.support.cli import command
 
 
 @pytest.fixture
 def cli(monkeypatch, capsys, tmp_path):
-    """Runs the command in this process: its exit code and what it printed."""
-
     (tmp_path / "results").mkdir()
-
-    def call(*args):
-        folders = (f"--results={tmp_path / 'results'}", f"--data_dir={tmp_path}")
-        monkeypatch.setattr(sys, "argv", ["tables", *folders, *args])
-        forget_flags(tables.flags.FLAGS)
-        code = tables.command_line.run(tables.main, tables.__doc__)
-        return code, capsys.readouterr()
-
-    return call
+    folders = (f"--results={tmp_path / 'results'}", f"--data_dir={tmp_path}")
+    return command(tables, monkeypatch, capsys, folders)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`python -m experiments.theory`: its files, its pictures, and wrong input."""
 
 import json
-import sys
 
 import matplotlib.image
 import numpy as np
@@ -10,22 +9,13 @@ import pytest
 from experiments.theory import __main__ as theory
 from experiments.theory import variance as theory_variance
 from experiments.theory.remainders import RIGHT
-from mlti_jax._internal import command_line
 from mlti_jax.data import DomainPool
-from tests.experiments.test_cli import forget_flags
+from tests.support.cli import command
 
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """Runs the command in this process: its exit code and what it printed."""
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["theory", *args])
-        forget_flags(theory.flags.FLAGS)
-        code = command_line.run(theory.main, theory.__doc__)
-        return code, capsys.readouterr()
-
-    return call
+    return command(theory, monkeypatch, capsys)
 
 
 def check_output(folder, names):
