@@ -2,7 +2,7 @@
 
 import importlib
 
-__version__ = "0.1.0"
+from mlti_jax._version import __version__ as __version__
 
 # Imported when they are asked for, so that the package itself is there at once.
 _CALLS = ("compare", "fit", "load")

@@ -11,8 +11,7 @@ Array = jax.Array
 PyTree = Any
 
 
-@flax.struct.dataclass
-class Batch:
+class Batch(flax.struct.PyTreeNode):
     """Labelled samples.
 
     Attributes:
@@ -26,8 +25,7 @@ class Batch:
     weight: Array | None = None
 
 
-@flax.struct.dataclass
-class Task:
+class Task(flax.struct.PyTreeNode):
     """A few-shot task: learn from `support`, be judged on `query`.
 
     Attributes:
