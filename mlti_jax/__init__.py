@@ -1,21 +1,45 @@
-"""Meta-learning with fewer tasks, in JAX."""
+"""Meta-learning with few training tasks, in JAX.
 
-import importlib
+The high-level interface is `fit`, `compare` and `load`. Everything they use is a pure
+function or a small frozen dataclass in one of the modules below.
+"""
 
+from mlti_jax import api as api
+from mlti_jax import augmentation as augmentation
+from mlti_jax import backbones as backbones
+from mlti_jax import data as data
+from mlti_jax import errors as errors
+from mlti_jax import interpolation as interpolation
+from mlti_jax import learners as learners
+from mlti_jax import ops as ops
+from mlti_jax import parallel as parallel
+from mlti_jax import plotting as plotting
+from mlti_jax import strategies as strategies
+from mlti_jax import theory as theory
+from mlti_jax import training as training
+from mlti_jax import types as types
 from mlti_jax._version import __version__ as __version__
+from mlti_jax.api import compare as compare
+from mlti_jax.api import fit as fit
+from mlti_jax.api import load as load
 
-# Imported when they are asked for, so that the package itself is there at once.
-_CALLS = ("compare", "fit", "load")
-_MODULES = ("api", "data")
-
-
-def __getattr__(name: str):
-    if name in _CALLS:
-        return getattr(importlib.import_module("mlti_jax.api"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"mlti_jax.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_CALLS, *_MODULES])
+__all__ = [
+    "__version__",
+    "api",
+    "augmentation",
+    "backbones",
+    "compare",
+    "data",
+    "errors",
+    "fit",
+    "interpolation",
+    "learners",
+    "load",
+    "ops",
+    "parallel",
+    "plotting",
+    "strategies",
+    "theory",
+    "training",
+    "types",
+]

@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 import jax
 import numpy as np
 
-import mlti_jax
+from mlti_jax._version import __version__
 from mlti_jax.api._calibration import Calibration
 from mlti_jax.api._configuring import flat_fields, set_fields
 from mlti_jax.api._fitted import FittedLearner
@@ -97,7 +97,7 @@ class _Manifest:
             raise InputError(
                 f"{folder} was saved in format {version} by mlti_jax "
                 f"{found.get('package_version')}, and this one, "
-                f"{mlti_jax.__version__}, reads up to {VERSION}; update mlti_jax"
+                f"{__version__}, reads up to {VERSION}; update mlti_jax"
             )
         if version < 1:
             raise self.error("format_version", f"is {version}; expected 1 or more")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-import mlti_jax
+from mlti_jax._version import __version__
 from mlti_jax.errors import InputError
 from mlti_jax.training._workdir import write_json
 from mlti_jax.types import PyTree
@@ -51,7 +51,7 @@ def save(fitted: FittedLearner, path: str | os.PathLike[str]) -> None:
     manifest = {
         "format": FORMAT,
         "format_version": VERSION,
-        "package_version": mlti_jax.__version__,
+        "package_version": __version__,
         "arrays": {"file": file, "sha256": digest},
         "facts": fitted.facts._asdict(),
         "classes": list(fitted.classes),

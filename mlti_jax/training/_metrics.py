@@ -7,10 +7,6 @@ import os
 import pathlib
 import time
 
-from tensorboardX import summary
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-
 
 class MetricsWriter:
     """Writes `metrics.jsonl` and TensorBoard events into a work directory.
@@ -25,6 +21,12 @@ class MetricsWriter:
     """
 
     def __init__(self, workdir: str | pathlib.Path, step: int = 0):
+        # Slow to import: tensorboardX also imports PyTorch if that is installed.
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._event, self._scalar = Event, summary.scalar
         self._path = pathlib.Path(workdir) / "metrics.jsonl"
         _keep_until(self._path, step)
         self._file = open(self._path, "a", encoding="utf-8")
@@ -41,8 +43,8 @@ class MetricsWriter:
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
         for name, value in values.items():
-            scalar = summary.scalar(f"{split}/{name}", value)
-            event = Event(step=step, summary=scalar, wall_time=time.time())
+            scalar = self._scalar(f"{split}/{name}", value)
+            event = self._event(step=step, summary=scalar, wall_time=time.time())
             self._events.write_event(event)
         self._events.flush()
 
