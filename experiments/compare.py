@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 from ml_collections import ConfigDict
 
-from mlti_jax import plotting as pictures
+from mlti_jax import plotting
 from mlti_jax._internal.progress import say
 from mlti_jax.errors import InputError
 from mlti_jax.training import (
@@ -76,10 +76,10 @@ def _pictures(
     image = len(np.shape(mixing[0].splits.train.x)) == 4 if mixing else False
     if image:
         paths.append(folder / "tasks.png")
-        pictures.interpolated_tasks(mixing[0], paths[-1])
+        plotting.interpolated_tasks(mixing[0], paths[-1])
     paths.append(folder / "learning_curves.png")
     runs = {name: folder / name for name in experiments}
-    pictures.learning_curves(runs, paths[-1])
+    plotting.learning_curves(runs, paths[-1])
     return paths
 
 

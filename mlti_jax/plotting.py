@@ -1,88 +1,126 @@
-"""Pictures of tasks and of learning curves; what all figures share."""
+"""Figures of interpolated tasks and of learning curves.
+
+Both functions return a `matplotlib.figure.Figure`, which a notebook displays, and
+save it if they are given a path. They need matplotlib (`pip install
+'mlti_jax[plot]'`) and leave its backend alone.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import jax
-import matplotlib
+import numpy as np
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
+from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure
+from mlti_jax.data import Pool, sample_task
+from mlti_jax.errors import InputError
+from mlti_jax.training import Experiment
+from mlti_jax.training import _metrics as metrics
+from mlti_jax.types import Array
 
-from mlti_jax.data import sample_task  # noqa: E402
-from mlti_jax.training import Experiment  # noqa: E402
-from mlti_jax.training import _metrics as metrics  # noqa: E402
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-COLOURS = ("#4c566a", "#c0392b", "#2471a3", "#229954", "#b7950b")
+__all__ = ["interpolated_tasks", "learning_curves"]
+
+_IMAGES_PER_TASK = 10
+_DPI = 150
 
 
 def interpolated_tasks(
-    experiment: Experiment, path: pathlib.Path, rows: int = 4, seed: int = 0
-) -> None:
-    """A meta-batch, and what the strategy makes of it, one task a row.
+    experiment: Experiment,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    rows: int = 4,
+    seed: int = 0,
+) -> Figure:
+    """Plots a meta-batch before and after interpolation, one task per row.
 
-    Shows the first ten images of the support sets.
+    Shows the first ten images of each support set: on the left as drawn from the
+    training pool, on the right as the strategy changes them at the input (layer 0).
+
+    Args:
+      experiment: an experiment on images, as built by `mlti_jax.training.build`.
+      path: where to save the figure; not saved if None.
+      rows: number of tasks in the meta-batch.
+      seed: for the tasks and for the interpolation.
+
+    Returns:
+      The figure.
+
+    Raises:
+      InputError: if the strategy does not transform tasks, if the inputs are not
+        images, or if matplotlib is not installed.
     """
-    strategy, pool = experiment.strategy, experiment.splits.train
+    transform, pool = experiment.strategy.transform, experiment.splits.train
+    if transform is None:
+        raise InputError(
+            f"strategy {experiment.strategy.name!r} leaves tasks as they are drawn;"
+            " choose one that interpolates them, such as 'mlti'"
+        )
+    if len(np.shape(pool.x)) != 4:
+        raise InputError(
+            f"the training pool has inputs of shape {np.shape(pool.x)}; expected"
+            " images [N, height, width, channels]"
+        )
     key_tasks, key_mix = jax.random.split(jax.random.key(seed))
     episode = experiment.episode._asdict()
 
     @jax.jit
-    def draw(pool):
+    def draw(pool: Pool) -> tuple[Array, Array]:
         keys = jax.random.split(key_tasks, rows)
-        tasks = jax.vmap(lambda k: sample_task(pool, k, **episode))(keys)
-        mixed = strategy.transform(None, tasks, key_mix, 0, rows)
+        tasks = jax.vmap(lambda key: sample_task(pool, key, **episode))(keys)
+        mixed = transform(None, tasks, key_mix, 0, rows)
         return tasks.support.x, mixed.support.x[:, 0]
 
-    titles = ("tasks of a meta-batch", "what the strategy makes of them")
-    columns = dict(zip(titles, draw(pool), strict=True))
-    fig, axes = plt.subplots(rows, 2, figsize=(7.0, 0.42 * rows + 0.35), squeeze=False)
-    for column, (title, sets) in enumerate(columns.items()):
+    titles = ("tasks of a meta-batch", f"interpolated ({experiment.strategy.name})")
+    fig = new_figure(7.0, 0.42 * rows + 0.35)
+    axes = fig.subplots(rows, 2, squeeze=False)
+    for column, (title, sets) in enumerate(zip(titles, draw(pool), strict=True)):
         axes[0, column].set_title(title, fontsize=9)
         for row in range(rows):
-            axes[row, column].imshow(_strip(np.asarray(sets[row][:10])))
+            images = np.asarray(sets[row][:_IMAGES_PER_TASK])
+            axes[row, column].imshow(_side_by_side(images))
             axes[row, column].set_axis_off()
     fig.tight_layout(pad=0.3, w_pad=1.2, h_pad=0.3)
-    fig.savefig(path, dpi=150)
-    plt.close(fig)
+    return _saved(fig, path)
 
 
-def _strip(images: np.ndarray, gap: int = 2) -> np.ndarray:
-    """Images `[N, H, W, C]` side by side on white."""
-    number, height, width, _ = images.shape
-    strip = np.ones((height, number * (width + gap) - gap, 3))
-    for index, image in enumerate(images):
-        left = index * (width + gap)
-        strip[:, left : left + width] = image
-    return strip.clip(0, 1)
+def learning_curves(
+    runs: Mapping[str, str | os.PathLike[str]],
+    path: str | os.PathLike[str] | None = None,
+) -> Figure:
+    """Plots the metric on training and validation tasks against training steps.
 
+    Training curves are dotted. Validation curves are solid, with a band for the 95 %
+    confidence interval.
 
-def learning_curves(runs: dict[str, pathlib.Path], path: pathlib.Path) -> None:
-    """Metric on training and on validation tasks against steps, one colour a run."""
-    fig, axis = plt.subplots(figsize=(5.2, 3.4))
-    for colour, (name, folder) in zip(
-        itertools.cycle(COLOURS), runs.items(), strict=False
+    Args:
+      runs: work directory of each run by the name to show in the legend. Runs are
+        given different colors.
+      path: where to save the figure; not saved if None.
+
+    Returns:
+      The figure.
+
+    Raises:
+      InputError: if `runs` is empty, if a run has not logged any metric yet, or if
+        matplotlib is not installed.
+    """
+    if not runs:
+        raise InputError("runs is empty; expected work directories of runs by name")
+    fig = new_figure(COLUMN_WIDTH, 3.4)
+    axis = fig.subplots()
+    for color, (name, workdir) in zip(
+        itertools.cycle(COLORS), runs.items(), strict=False
     ):
-        lines = metrics.read(folder / "metrics.jsonl")
-        metric = next(key for key in ("accuracy", "mse") if key in lines[0])
-        scale = 100 if metric == "accuracy" else 1
-        for split, style in (("train", ":"), ("validation", "-")):
-            points = [line for line in lines if line["split"] == split]
-            if not points:
-                continue
-            steps = np.array([point["step"] for point in points])
-            values = scale * np.array([point[metric] for point in points])
-            axis.plot(
-                steps, values, style, color=colour, lw=1.4, label=f"{name}, {split}"
-            )
-            if split == "validation":
-                ci95 = scale * np.array([point["ci95"] for point in points])
-                axis.fill_between(
-                    steps, values - ci95, values + ci95, color=colour, alpha=0.15, lw=0
-                )
+        metric = _plot_run(axis, name, pathlib.Path(workdir), color)
     axis.set_xlabel("training steps")
     axis.set_ylabel("accuracy, %" if metric == "accuracy" else metric)
     axis.spines[["top", "right"]].set_visible(False)
@@ -94,40 +132,46 @@ def learning_curves(runs: dict[str, pathlib.Path], path: pathlib.Path) -> None:
         bbox_to_anchor=(0.5, 1.0),
     )
     fig.tight_layout()
-    fig.savefig(path, dpi=150)
-    plt.close(fig)
+    return _saved(fig, path)
 
 
-def make_light(axes: np.ndarray) -> None:
-    """Small letters, and no frame above and to the right."""
-    for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=7)
-        axis.xaxis.label.set_size(8)
-        axis.yaxis.label.set_size(8)
+def _plot_run(axis: Axes, name: str, workdir: pathlib.Path, color: str) -> str:
+    """Plots the curves of one run; returns the name of its metric."""
+    file = workdir / "metrics.jsonl"
+    lines = metrics.read(file) if file.is_file() else []
+    if not lines:
+        raise InputError(
+            f"run {name!r} has no metrics in {file}; give the work directory of a run"
+            " that has been evaluated at least once"
+        )
+    metric = next(key for key in ("accuracy", "mse") if key in lines[0])
+    scale = 100 if metric == "accuracy" else 1
+    for split, style in (("train", ":"), ("validation", "-")):
+        points = [line for line in lines if line["split"] == split]
+        if not points:
+            continue
+        steps = np.array([point["step"] for point in points])
+        values = scale * np.array([point[metric] for point in points])
+        axis.plot(steps, values, style, color=color, lw=1.4, label=f"{name}, {split}")
+        if split == "validation":
+            ci95 = scale * np.array([point["ci95"] for point in points])
+            axis.fill_between(
+                steps, values - ci95, values + ci95, color=color, alpha=0.15, lw=0
+            )
+    return metric
 
 
-def finish(fig, axes, path: pathlib.Path, columns: int, legend_of=None) -> None:
-    """One legend above all axes; saves and closes.
+def _side_by_side(images: np.ndarray, gap: int = 2) -> np.ndarray:
+    """Puts images `[N, H, W, C]` into one row on white."""
+    number, height, width, _ = images.shape
+    row = np.ones((height, number * (width + gap) - gap, 3))
+    for index, image in enumerate(images):
+        left = index * (width + gap)
+        row[:, left : left + width] = image
+    return row.clip(0, 1)
 
-    Args:
-      fig, axes: the figure, and its axes in an array of any shape.
-      path: the file to write.
-      columns: of the legend.
-      legend_of: the axes whose lines the legend names; the first if not given.
-    """
-    axes = np.ravel(axes)
-    make_light(axes)
-    fig.tight_layout()
-    handles, labels = (legend_of or axes[0]).get_legend_handles_labels()
-    fig.legend(
-        handles,
-        labels,
-        frameon=False,
-        fontsize=7,
-        ncols=columns,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-    )
-    fig.savefig(path, dpi=150, bbox_inches="tight")
-    plt.close(fig)
+
+def _saved(fig: Figure, path: str | os.PathLike[str] | None) -> Figure:
+    if path is not None:
+        fig.savefig(path, dpi=_DPI)
+    return fig

@@ -1,30 +1,30 @@
 """Times whole training steps: `python -m experiments.benchmark`.
 
 A step draws a meta-batch from a pool on the device, interpolates it (MLTI) or not
-(vanilla), runs the learner, takes the meta-gradient and updates by Adam. Where PyTorch
-is installed (`pip install -e '.[torch]'`), the same step in PyTorch is timed beside it:
-written plainly (`experiments/torch_steps.py`), for images also with channels last in
-memory, and with `torch.func.vmap` over the tasks where that works. The sides alternate
-in one process, and a ratio is that of the medians. `others` is the share of the machine
-that other processes took meanwhile: above 5 % a ratio means little, since PyTorch's
-threads wait for each other. Memory is that beyond pool and parameters: what XLA plans
-for, and by how much a PyTorch process of its own grows (`--memory`).
+(vanilla), runs the learner, computes the meta-gradient and updates with Adam. If
+PyTorch is installed (`pip install -e '.[torch]'`), the same step in PyTorch is timed
+next to it (`experiments/benchmark/torch/`): as a loop over tasks, for images also with
+channels last in memory, and with `torch.func.vmap` over tasks where that works. The
+sides alternate in one process; a ratio is that of the medians. `others` is the CPU
+share of other processes: above 5 % ratios are not reliable, because PyTorch's threads
+wait for each other. Memory excludes the pool and the parameters: what XLA plans for,
+and by how much a separate PyTorch process grows (`--memory`).
 
-Cases are named `learner_network_strategy`, as in `maml_conv4_28_1q_mlti`, see
-`experiments/benchmark_cases.py`; `--cases` takes names and patterns, such as
-`'protonet_*_mlti'`. All of them, and all of the following, take an hour or more;
-`--quick` runs eight cases in two minutes, without vmap. Other names stand for a table
-each:
+Cases are named `learner_network_strategy`, as in `maml_conv4_28_1q_mlti`; see
+`experiments/benchmark/cases.py`. `--cases` takes names and patterns, such as
+`'protonet_*_mlti'`. All cases and tables take an hour or more; `--quick` runs eight
+cases in two minutes, without vmap. The tables are:
 
-  learners_28, learners_bio      each learner's time and memory, relative to MAML's
+  learners_28, learners_bio      time and memory of each learner, relative to MAML
   strategies_28, strategies_bio  MAML with each strategy, relative to vanilla
-  sampling                       tasks drawn alone, from pools of two sizes
-  account                        where the time of the six slowest cases of this run
-                                 goes, or of `--account_cases`, and the machine's limit
-  memory                         of second-order MAML by inner steps and tasks, `remat`
-  scaling                        time and memory by tasks, inner steps and pool
+  sampling                       drawing tasks only, from pools of two sizes
+  account                        breakdown of the step time of the six slowest cases of
+                                 this run, or of `--account_cases`, and the peak
+                                 performance of the machine
+  memory                         second-order MAML by inner steps and tasks, `remat`
+  scaling                        time and memory by tasks, inner steps and pool size
 
-`--output=DIR` writes `results.json` and pictures.
+`--output=DIR` writes `results.json` and plots.
 """
 
 from __future__ import annotations
@@ -37,63 +37,61 @@ from typing import NamedTuple
 
 from absl import flags
 
-from experiments import cli as command_line
-from experiments.benchmark import account as benchmark_account
-from experiments.benchmark import machine as benchmark_machine
-from experiments.benchmark import memory as benchmark_memory
-from experiments.benchmark import plots as benchmark_pictures
-from experiments.benchmark import rows as benchmark_rows
-from experiments.benchmark import sampling as benchmark_sampling
-from experiments.benchmark import scaling as benchmark_scaling
-from experiments.benchmark import steps as benchmark_steps
-from experiments.benchmark import torch_sides as benchmark_torch
+from experiments import cli
+from experiments.benchmark import (
+    breakdown,
+    machine,
+    memory,
+    plots,
+    relative,
+    sampling,
+    scaling,
+    steps,
+)
 from experiments.benchmark.cases import ALL_CASES, QUICK, find
+from experiments.benchmark.torch.sides import SIDES as TORCH_SIDES
 from mlti_jax import parallel
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax.errors import InputError
 from mlti_jax.training._workdir import write_json
 
-CASES = flags.DEFINE_list("cases", None, "Names or patterns of cases; all if none.")
+CASES = flags.DEFINE_list("cases", None, "Names or patterns of cases; default: all.")
 IS_QUICK = flags.DEFINE_bool("quick", False, "Eight cases in two minutes.")
 ROUNDS = flags.DEFINE_integer(
-    "rounds", None, "How often each side is timed, at most; 7, with --quick 3."
+    "rounds", None, "Maximum rounds per side; default: 7, with --quick 3."
 )
 SECONDS = flags.DEFINE_float(
-    "seconds", None, "About how long a case is timed; 20, with --quick 2."
+    "seconds", None, "Approximate time per case; default: 20, with --quick 2."
 )
 SIDES = flags.DEFINE_list(
     "sides",
     None,
-    "Which sides of PyTorch: torch, torch_channels_last, torch_vmap; all, with --quick "
+    "PyTorch sides: torch, torch_channels_last, torch_vmap; default: all, with --quick "
     "the first two.",
 )
 MEMORY = flags.DEFINE_bool(
-    "memory", None, "Whether PyTorch's memory is measured; only if all cases are run."
+    "memory", None, "Measure PyTorch's memory; default: only if all cases are run."
 )
 ACCOUNT_CASES = flags.DEFINE_list(
-    "account_cases", None, "Of which cases `account` tells where the time goes."
+    "account_cases", None, "Cases of the `account` table."
 )
-OUTPUT = flags.DEFINE_string("output", None, "A folder for the results.")
+OUTPUT = flags.DEFINE_string("output", None, "Directory for the results.")
 
 QUICK_SIDES = ("torch", "torch_channels_last")
-ACCOUNT = "account"
-# Each is a module with `measure(rounds, seconds)` and `table(result)`.
-TABLES = {
-    "sampling": benchmark_sampling,
-    "memory": benchmark_memory,
-    "scaling": benchmark_scaling,
-}
-MODULES = {
-    "step": benchmark_steps,
-    "rows": benchmark_rows,
-    ACCOUNT: benchmark_account,
-    **TABLES,
-}
+BREAKDOWN = "account"  # its name on the command line and in results.json
+# Modules with `measure(rounds, seconds)` and `table(result)`.
+TABLES = {"sampling": sampling, "memory": memory, "scaling": scaling}
+# Modules with `table(result)`, by the kind of result.
+MODULES = {"step": steps, "rows": relative, BREAKDOWN: breakdown, **TABLES}
 
 
 def chosen(patterns: list[str] | None, quick: bool = False) -> list[str]:
-    """The names of what is to be run; `InputError` for one that there is not."""
-    known = [*ALL_CASES, *benchmark_rows.GROUPS, *TABLES, ACCOUNT]
+    """Names of the cases and tables to run.
+
+    Raises:
+      InputError: if a pattern matches nothing.
+    """
+    known = [*ALL_CASES, *relative.GROUPS, *TABLES, BREAKDOWN]
     if not patterns:
         return list(QUICK) if quick else known
     names = []
@@ -106,72 +104,78 @@ def chosen(patterns: list[str] | None, quick: bool = False) -> list[str]:
 
 
 class Settings(NamedTuple):
-    """How things are measured; the flags say the same."""
+    """What the flags set, with defaults filled in."""
 
     rounds: int
     seconds: float
-    sides: tuple[str, ...] = benchmark_torch.SIDES
-    memory: bool = False
-    account_cases: tuple[str, ...] = ()
+    sides: tuple[str, ...]
+    memory: bool
+    account_cases: tuple[str, ...]
 
 
 def settings_from_flags() -> Settings:
-    """What the flags say, with defaults; `InputError` for what can't be."""
+    """Reads the settings from the flags.
+
+    Raises:
+      InputError: if a value is out of range, or a side or case is unknown.
+    """
     quick, everything = IS_QUICK.value, not (CASES.value or IS_QUICK.value)
-    rounds, seconds, sides = (3, 2.0, QUICK_SIDES) if quick else (7, 20.0, None)
+    rounds, seconds, sides = (3, 2.0, QUICK_SIDES) if quick else (7, 20.0, TORCH_SIDES)
     settings = Settings(
-        rounds if ROUNDS.value is None else ROUNDS.value,
-        seconds if SECONDS.value is None else SECONDS.value,
-        tuple(SIDES.value or sides or benchmark_torch.SIDES),
-        everything if MEMORY.value is None else MEMORY.value,
-        tuple(ACCOUNT_CASES.value or ()),
+        rounds=rounds if ROUNDS.value is None else ROUNDS.value,
+        seconds=seconds if SECONDS.value is None else SECONDS.value,
+        sides=tuple(SIDES.value or sides),
+        memory=everything if MEMORY.value is None else MEMORY.value,
+        account_cases=tuple(ACCOUNT_CASES.value or ()),
     )
     if settings.rounds < 1 or not settings.seconds > 0:
         raise InputError(
-            f"give --rounds of 1 or more and --seconds above 0, not {settings.rounds} "
-            f"and {settings.seconds}"
+            f"--rounds={settings.rounds} and --seconds={settings.seconds}; expected"
+            " rounds of 1 or more and seconds above 0"
         )
     for side in settings.sides:
-        if side not in benchmark_torch.SIDES:
-            raise unknown_name("side", side, benchmark_torch.SIDES)
+        if side not in TORCH_SIDES:
+            raise unknown_name("side", side, TORCH_SIDES)
     for name in settings.account_cases:
         find(name)
     return settings
 
 
 def measure(name: str, settings: Settings, before: list[dict]) -> Iterator[dict]:
-    """Measures a case or table; `before` is what was measured in this run.
+    """Measures a case or table.
+
+    Args:
+      name: of the case or table.
+      settings: see `settings_from_flags`.
+      before: results that this run has measured so far.
 
     Yields:
-      One result; for `account` one for each of its cases.
+      One result; for `account` one per case.
     """
-    rounds, seconds, *of_steps, accounts = settings
+    rounds, seconds = settings.rounds, settings.seconds
     if name in ALL_CASES:
-        yield benchmark_steps.measure(name, rounds, seconds, *of_steps)
-    elif name in benchmark_rows.GROUPS:
-        yield benchmark_rows.measure(name, rounds, seconds)
-    elif name == ACCOUNT:
-        accounts = accounts or benchmark_account.slowest(before)
-        yield from benchmark_account.measure(
-            accounts or benchmark_account.SLOWEST, rounds, seconds
-        )
+        yield steps.measure(name, rounds, seconds, settings.sides, settings.memory)
+    elif name in relative.GROUPS:
+        yield relative.measure(name, rounds, seconds)
+    elif name == BREAKDOWN:
+        names = settings.account_cases or breakdown.slowest(before)
+        yield from breakdown.measure(names or breakdown.SLOWEST, rounds, seconds)
     else:
         yield TABLES[name].measure(rounds, seconds)
 
 
 def write(results: list[dict], folder: pathlib.Path) -> None:
-    """Writes all results and draws what can be drawn."""
+    """Writes all results, and plots of those that have one."""
     folder.mkdir(parents=True, exist_ok=True)
-    machine = benchmark_machine.describe()
-    write_json(folder / "results.json", {"machine": machine, "results": results})
-    compared = [r for r in results if r["kind"] == "step" and r["ratio"]]
-    if compared:
-        benchmark_pictures.ratios(compared, folder / "ratios.png")
-    if accounts := [r for r in results if r["kind"] == ACCOUNT]:
-        benchmark_pictures.account(accounts, folder / "account.png")
+    content = {"machine": machine.describe(), "results": results}
+    write_json(folder / "results.json", content)
+    if compared := [r for r in results if r["kind"] == "step" and r["ratio"]]:
+        plots.ratios(compared, folder / "ratios.png")
+    if breakdowns := [r for r in results if r["kind"] == BREAKDOWN]:
+        plots.breakdown(breakdowns, folder / "account.png")
     draw: dict[str, Callable[[dict, pathlib.Path], None]] = {
-        "memory": benchmark_pictures.memory,
-        "scaling": benchmark_pictures.scaling,
+        "memory": plots.memory,
+        "scaling": plots.scaling,
     }
     for result in results:
         if result["kind"] in draw:
@@ -179,19 +183,20 @@ def write(results: list[dict], folder: pathlib.Path) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Measures the cases and prints the tables, row by row."""
+    """Measures cases and tables, and prints each result when it is ready."""
     if len(argv) > 1:
-        raise InputError(f"give flags alone; {' '.join(argv[1:])!r} is none")
+        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     parallel.use_all_cores()
     settings = settings_from_flags()
     names = chosen(CASES.value, IS_QUICK.value)
-    machine = benchmark_machine.describe()
-    print(f"{machine['platform']}, JAX {machine['jax']}; whole training steps")
-    results, last = [], None
+    here = machine.describe()
+    print(f"{here['platform']}, JAX {here['jax']}; whole training steps")
+    results: list[dict] = []
+    last = None
     measured = (result for name in names for result in measure(name, settings, results))
     for result in measured:
         if result["kind"] == "step" != last:
-            print(benchmark_steps.header())
+            print(steps.header())
         last = result["kind"]
         print(MODULES[last].table(result), flush=True)
         results.append(result)
@@ -200,4 +205,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(command_line.run(main, __doc__))
+    sys.exit(cli.run(main, __doc__))

@@ -1,8 +1,8 @@
-"""The training steps that the benchmark times: all cases by name, and their parts.
+"""The training steps that the benchmark times, by name.
 
-A name is `learner_network_strategy`, as in `maml_conv4_28_1q_mlti`. A network's name
-has the side of its images, and what else tells tasks apart: `1q` and `15q` are queries
-a class, `1s` and `5s` shots.
+A name is `learner_network_strategy`, as in `maml_conv4_28_1q_mlti`. The network part
+includes the image size and the task size: `1q` and `15q` are queries per class, `1s`
+and `5s` shots.
 """
 
 from __future__ import annotations
@@ -15,23 +15,33 @@ import numpy as np
 from mlti_jax import backbones, learners, strategies
 from mlti_jax._internal.checks import unknown_name
 
-# Hyper-parameters of a strategy by its name, where they are not to be its defaults.
-STRATEGY_OPTIONS: dict[str, dict[str, object]] = {}
-
 
 @dataclass(frozen=True)
 class Case:
-    """A training step; the names are those that `torch_steps` reads.
+    """A training step, for our implementation and for PyTorch's.
 
     Attributes:
-      pool: groups of samples to draw from: `(domains, classes, samples)` if labels are
-        shared, else `(classes, samples)`; regression has objects for classes.
-      interpolation: the method of strategies that mix samples; None: vanilla.
+      learner: name of the learner.
+      backbone: name of the network.
+      setting: label_sharing, non_label_sharing or regression.
+      image_shape: shape of one input, `(height, width, channels)` or `(features,)`.
+      pool: shape of the pool to draw from: `(domains, classes, samples)` if labels are
+        shared, else `(groups, samples)`, where a group is a class or, for regression,
+        an object.
+      ways, shots, queries: size of a task.
+      interpolation: method of strategies that mix samples; None for vanilla.
+      strategy: name of the strategy.
+      layers: that the interpolation layer is drawn from; 0 is the input.
+      first_adapted: first layer of the inner loop (ANIL adapts the head only).
       filters: of `conv4`.
       hidden, slope, dropout: of `mlp`.
-      block_filters: of `resnet12`, each block.
+      block_filters: of `resnet12`, one per block.
       width: of `pose`.
-      remat, unroll: of the gradient-based learners' inner loop.
+      tasks: per meta-batch.
+      inner_steps, inner_lr: of the inner loop.
+      outer_lr: learning rate of Adam.
+      alpha: of the Beta distribution of lambda.
+      remat: whether the inner loop recomputes intermediates to save memory.
     """
 
     learner: str
@@ -58,10 +68,14 @@ class Case:
     outer_lr: float = 1e-3
     alpha: float = 2.0
     remat: bool = False
-    unroll: bool = False
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the learner has an inner loop."""
+        return self.learner in learners.FAMILIES["gradient"]
 
 
-# Pools are as large as the paper's training sets, the cells' as a fifth of theirs.
+# Pools have the size of the paper's training sets; the cells' pool a fifth of it.
 RAINBOW = Case(
     "maml",
     "conv4",
@@ -143,7 +157,7 @@ LEARNERS = {
 
 
 def vanilla(case: Case) -> Case:
-    """The same step on tasks as they are drawn."""
+    """The same step without interpolation."""
     return replace(case, interpolation=None, layers=(0,))
 
 
@@ -171,19 +185,19 @@ QUICK = (
 
 
 def find(name: str) -> Case:
-    """A case by its name; `InputError` if there is none."""
+    """Looks up a case by name; raises `InputError` if it is unknown."""
     if name not in ALL_CASES:
         raise unknown_name("case", name, ALL_CASES)
     return ALL_CASES[name]
 
 
-@functools.lru_cache(maxsize=1)  # all sides of a case draw from the same one
+@functools.lru_cache(maxsize=1)  # all sides of a case share the pool
 def make_pool(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Random samples of the size of the real data, and the rows of each class.
+    """Generates random samples with the size of the real data.
 
     Returns:
-      `x [M, ...]`, float32 of cells and uint8 otherwise, and `index`, of the shape
-      `case.pool`.
+      `x [M, ...]`, float32 for cells and uint8 otherwise, and the `index` of the rows
+      of each group, of shape `case.pool`.
     """
     rng = np.random.default_rng(seed)
     index = np.arange(np.prod(case.pool)).reshape(case.pool)
@@ -194,7 +208,7 @@ def make_pool(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_learner(case: Case) -> learners.Learner:
-    """Our learner of a case."""
+    """Builds our learner of a case."""
     size = {
         "conv4": {"filters": case.filters},
         "mlp": {"hidden": case.hidden, "slope": case.slope, "dropout": case.dropout},
@@ -205,23 +219,26 @@ def make_learner(case: Case) -> learners.Learner:
     options = {}
     if case.setting == "regression":
         options["objective"] = learners.REGRESSION
-    if case.learner not in learners.FAMILIES["metric"]:
+    if case.adapts:
         options["inner_learning_rate"] = case.inner_lr
         options["steps"] = case.inner_steps
         options["remat"] = case.remat
-        options["unroll"] = case.unroll
-        if case.learner != "anil":  # which adapts the head, by definition
+        if case.learner != "anil":  # ANIL adapts the head only
             options["adapted_layers"] = range(case.first_adapted, len(network) + 1)
     return learners.make(case.learner, network, case.ways, **options)
 
 
 def make_strategy(case: Case, learner: learners.Learner) -> strategies.Strategy:
-    """Our strategy of a case; `InputError` if it does not go with the learner."""
+    """Builds our strategy of a case.
+
+    Raises:
+      InputError: if the strategy does not apply to the learner.
+    """
     name = case.strategy if case.interpolation else "vanilla"
     strategies.check_applicable(strategies.parse(name), case.learner, learner.family)
     form, labels = strategies.form_and_labels(case.setting, learner)
     mixing = ("mlti", "intra", "cross", "metamix", "maxup")
-    alphas = {name: {"alpha": case.alpha} for name in mixing}
+    options = {name: {"alpha": case.alpha} for name in mixing}
     strategy = strategies.make(
         name,
         interpolation={
@@ -230,7 +247,7 @@ def make_strategy(case: Case, learner: learners.Learner) -> strategies.Strategy:
             "layers": case.layers,
         },
         labels=labels,
-        options={**alphas, **STRATEGY_OPTIONS},
+        options=options,
     )
     strategies.check_layers(learner, strategy)
     return strategy

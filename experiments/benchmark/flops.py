@@ -1,9 +1,10 @@
-"""The operations of a training step counted by hand, for what XLA's count leaves out.
+"""Floating-point operations of a training step, counted by hand.
 
-Only the products of the layers count, and each multiply-add as two operations. What
-stands around them (normalisation, pooling, interpolation, distances, update rules) is
-small beside them or bound by memory. The count is that of the method as it is written
-in papers: where a step finds the same with fewer products, it seems faster for it.
+XLA counts the body of a loop only once. This count includes the products of the layers,
+with two operations per multiply-add. Everything else (normalization, pooling,
+interpolation, distances, update rules) is comparatively small or bound by memory. The
+count follows the textbook form of each method: an implementation that needs fewer
+products for the same result reaches a higher rate.
 """
 
 from __future__ import annotations
@@ -17,19 +18,18 @@ from mlti_jax.backbones._pose import (
     FIXED_FILTERS,
     INNER_SIZE,
 )
-from mlti_jax.learners import FAMILIES
 
 
 def conv4_flops(case: Case) -> list[float]:
-    r"""Operations of each block for one image, forward.
+    r"""Forward operations of each block for one image.
 
-    Block l (from 0) sees an image of :math:`\lfloor H / 2^l \rfloor` times
-    :math:`\lfloor W / 2^l \rfloor` positions, at each of which it multiplies 3 x 3 x
-    C_l inputs with F filters (C_0 the colours, else F):
+    Block $l$ (from 0) has $\lfloor H / 2^l \rfloor \lfloor W / 2^l \rfloor$ positions.
+    At each it multiplies $3 \times 3 \times C_l$ inputs with $F$ filters, where $C_0$
+    is the number of color channels and otherwise $C_l = F$:
 
-    .. math:: 2 \lfloor H / 2^l \rfloor \lfloor W / 2^l \rfloor \cdot 9 C_l F
+    $$2 \lfloor H / 2^l \rfloor \lfloor W / 2^l \rfloor \cdot 9 C_l F$$
 
-    At 28 x 28 x 3 and F = 32 these are 1.355, 3.613, 0.903 and 0.166 million.
+    For 28 x 28 x 3 and F = 32: 1.355, 3.613, 0.903 and 0.166 million.
     """
     height, width, channels = case.image_shape
     return [
@@ -39,12 +39,12 @@ def conv4_flops(case: Case) -> list[float]:
 
 
 def mlp_flops(case: Case) -> list[float]:
-    """Operations of each block for one sample, forward: 2 x inputs x outputs."""
+    """Forward operations of each block for one sample: 2 x inputs x outputs."""
     return [2.0 * a * b for a, b in pairwise([*case.image_shape, *case.hidden])]
 
 
 def resnet12_flops(case: Case) -> list[float]:
-    """Operations of each block for one image, forward: three 3x3 and one 1x1."""
+    """Forward operations of each block for one image: three 3x3 and one 1x1."""
     height, width, channels = case.image_shape
     blocks = []
     for number, (inputs, outputs) in enumerate(
@@ -58,7 +58,7 @@ def resnet12_flops(case: Case) -> list[float]:
 
 
 def pose_flops(case: Case) -> list[float]:
-    """Operations of each layer for one image, forward; see `backbones.pose`."""
+    """Forward operations of each layer for one image; see `backbones.pose`."""
     size, _, channels = case.image_shape
     fixed = [max(1, round(case.width * filters)) for filters in FIXED_FILTERS]
     adaptive = max(1, round(case.width * ADAPTIVE_FILTERS))
@@ -83,18 +83,18 @@ FORWARD = {
 def step_flops(case: Case) -> float:
     r"""Operations of a whole step: all tasks, forward and backward.
 
-    A product :math:`h W` has two derivatives, each a product of the same size: by W,
-    and by h unless h is the input of the network. So with F operations forward for one
-    sample, a shared layer takes 3 F of each sample (the first layer 2 F). An inner
-    step computes on each support sample the product, its derivative by W and, above
-    the first adapted layer, that by h. Each of these three is a product again, with
-    two derivatives in the outer backward pass: 9 F (the first adapted layer 6 F), as
-    often as there are inner steps. After them a query sample takes 3 F.
+    A product $h W$ has two derivatives, each a product of the same size: with respect
+    to $W$, and with respect to $h$ unless $h$ is the input of the network. With $F$
+    forward operations per sample, a shared layer therefore takes $3F$ per sample (the
+    first layer $2F$). An inner step computes, for each support sample, the product, its
+    derivative with respect to $W$ and, above the first adapted layer, with respect to
+    $h$. Each of these three is again a product with two derivatives in the outer
+    backward pass: $9F$ (first adapted layer: $6F$) per inner step. Finally, each query
+    sample takes $3F$.
     """
     layers = FORWARD[case.backbone](case)
-    adaptive = case.learner not in FAMILIES["metric"]
     first = len(layers)
-    if adaptive:
+    if case.adapts:
         if case.learner != "anil":
             first = case.first_adapted
         layers = [*layers, 2.0 * _features(case) * case.ways]
@@ -112,7 +112,7 @@ def step_flops(case: Case) -> float:
 
 
 def _features(case: Case) -> int:
-    """How many numbers enter the head."""
+    """Number of inputs of the head."""
     if case.backbone == "mlp":
         return case.hidden[-1]
     if case.backbone == "conv4":

@@ -1,4 +1,4 @@
-"""What the machine can do at most: a matrix product, and a pass over memory."""
+"""Description and peak performance of the machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from experiments.benchmark import timing
 
 MATRIX = 2048
-ARRAY = 2**25  # floats, 134 MB: no cache holds it
+ARRAY = 2**25  # floats, 134 MB: larger than any cache
 
 
 def describe() -> dict[str, object]:
-    """Platform and versions."""
+    """Platform, device and library versions."""
     device = jax.devices()[0]
     try:
         torch = importlib.metadata.version("torch")
@@ -36,16 +36,18 @@ def describe() -> dict[str, object]:
 def measure_peaks(
     seconds: float = 4.0, matrix: int = MATRIX, array: int = ARRAY
 ) -> dict[str, float]:
-    """The fastest of some rounds, inside a loop, so that buffers are used again.
+    """Measures a matrix product and a pass over memory; the fastest round counts.
+
+    Both run in a loop that reuses their buffers.
 
     Args:
-      seconds: about how long to measure.
-      matrix: side of the matrices of the product, float32.
+      seconds: approximate duration.
+      matrix: size of the square float32 matrices.
       array: length of the arrays of the triad `a = b + s * a`.
 
     Returns:
-      `gflops` of the product, and `gb_s`: bytes read and written by the triad, whose
-      two arrays are read and of which one is written; and the share of `others`.
+      `gflops` of the product; `gb_s` of the triad, which reads two arrays and writes
+      one; and `others`, the CPU share of other processes.
     """
 
     @jax.jit

@@ -1,9 +1,9 @@
-"""How much memory second-order MAML needs, plain, with `remat`, and in passes.
+"""Memory of second-order MAML: plain, with `remat`, and in passes.
 
-By XLA's own analysis of the compiled program, which is not run. Plain, the inner loop
-keeps the intermediates of every step for the outer backward pass; with `remat` only the
-adapted parameters of each step, from which the rest is computed again. Both run all
-tasks at once on one device; `passes` is plain, with one task at a time.
+XLA's analysis of the compiled program; nothing is run. The plain inner loop keeps the
+intermediates of every step for the outer backward pass. With `remat` it keeps only
+adapted parameters and recomputes the rest. Both run all tasks at once on one device;
+`passes` is the plain loop with one task at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from experiments.benchmark.cases import NETWORKS, TWO_NETWORKS, Case, vanilla
 from experiments.benchmark.program import RUNS_ONCE, compile_case
 from mlti_jax.parallel import Plan
 
-# Whether `remat` is on, and how many tasks are run at a time.
+# `remat`, and the number of tasks that run at a time.
 FORMS = {
     "plain": (False, Plan()),
     "remat": (True, Plan()),
@@ -26,7 +26,7 @@ TASKS = (1, 4, 16)
 
 
 def measure(rounds: int, seconds: float) -> dict:
-    """The memory of MAML with two networks; nothing is timed."""
+    """Measures MAML with two networks; the arguments are not used."""
     del rounds, seconds
     cases = {name: vanilla(NETWORKS[name]) for name in TWO_NETWORKS}
     return measure_cases(cases, TASKS, INNER_STEPS)
@@ -35,17 +35,17 @@ def measure(rounds: int, seconds: float) -> dict:
 def measure_cases(
     cases: dict[str, Case], tasks: Sequence[int], inner_steps: Sequence[int]
 ) -> dict:
-    """Compiles every combination.
+    """Compiles every combination of case, tasks, form and inner steps.
 
     Args:
       cases: by the names of their networks.
-      tasks: of a meta-batch.
-      inner_steps: ascending, at least two.
+      tasks: numbers of tasks per meta-batch.
+      inner_steps: at least two numbers, ascending.
 
     Returns:
-      `rows` with the memory of each combination in bytes, see
-      `benchmark_program.memory_of`, and `growth` with the bytes of temporaries that
-      each further inner step takes.
+      A result with the memory of each combination in `rows`, in bytes (see
+      `program.memory_of`), and the temporary bytes per additional inner step in
+      `growth`.
     """
     rows, growth = [], []
     for network, case in cases.items():
@@ -70,12 +70,12 @@ def _memory(case: Case, inner_steps: int, plan: Plan) -> dict[str, int]:
 
 
 def table(result: dict) -> str:
-    """Peak memory in MB: a line for each network, number of tasks and form."""
+    """Formats peak memory in MB, one line per network, number of tasks and form."""
     steps = sorted({row["inner_steps"] for row in result["rows"]})
     head = "".join(f"{number:>10}" for number in steps)
     lines = [
-        "memory: peak of second-order MAML in MB, the pool included, by inner steps",
-        f"  {'network':14}{'tasks':>6}  {'form':6}{head}{'MB a step':>12}",
+        "memory: peak of second-order MAML in MB, including the pool, by inner steps",
+        f"  {'network':14}{'tasks':>6}  {'form':6}{head}{'MB per step':>12}",
     ]
     peaks = {_key(row, row["inner_steps"]): row["peak"] for row in result["rows"]}
     for row in result["growth"]:

@@ -1,15 +1,24 @@
-"""Pictures of the benchmark's results, legible at the width of a column."""
+"""Plots of the benchmark's results."""
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.benchmark.account import DISPATCH, PARTS
-from mlti_jax.plotting import COLOURS, finish, plt
+from experiments.benchmark.breakdown import DISPATCH, PARTS
+from mlti_jax._internal.figures import (
+    COLORS,
+    COLUMN_WIDTH,
+    new_figure,
+    save_with_legend,
+)
 
-WIDTH = 5.2
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 RATIO_TICKS = (0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 SIDES = {
     "torch": "PyTorch",
@@ -26,14 +35,14 @@ VARIED = {
 
 
 def ratios(results: list[dict], path: pathlib.Path) -> None:
-    """PyTorch's time of a step divided by ours: a panel for vanilla, one for MLTI."""
+    """Plots PyTorch's step time divided by ours, one panel per strategy."""
     parts = [(*result["case"].rpartition("_")[::2], result) for result in results]
     steps = list(dict.fromkeys(step for step, _, _ in parts))
     strategies = sorted({strategy for _, strategy, _ in parts}, reverse=True)
     sides = [side for side in SIDES if any(side in r["ratio"] for r in results)]
     inches = 0.8 + len(steps) * (0.1 + 0.1 * len(sides))
-    shape = {"figsize": (WIDTH, inches), "sharex": True, "sharey": True}
-    fig, axes = plt.subplots(1, len(strategies), squeeze=False, **shape)
+    fig = new_figure(COLUMN_WIDTH, inches)
+    axes = fig.subplots(1, len(strategies), squeeze=False, sharex=True, sharey=True)
     for axis, strategy in zip(axes[0], strategies, strict=True):
         own = {step: r["ratio"] for step, other, r in parts if other == strategy}
         for number, side in enumerate(sides):
@@ -51,15 +60,21 @@ def ratios(results: list[dict], path: pathlib.Path) -> None:
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
     axes[0, 0].set_yticks(range(len(steps)), steps)
-    fig.supxlabel("PyTorch's time of a step / ours (right: ours is faster)", fontsize=8)
-    finish(fig, axes, path, columns=2)
+    fig.supxlabel("step time of PyTorch / ours (above 1: ours is faster)", fontsize=8)
+    save_with_legend(fig, axes, path, columns=2)
 
 
-def _ratio_bars(axis, places, values, height: float, side: str) -> None:
-    """Bars from 1, where both are equally fast, with their values."""
-    colour = COLOURS[list(SIDES).index(side)]
+def _ratio_bars(
+    axis: Axes,
+    places: Sequence[float],
+    values: Sequence[float],
+    height: float,
+    side: str,
+) -> None:
+    """Draws bars that start at 1 (equally fast), labeled with their values."""
+    color = COLORS[list(SIDES).index(side)]
     widths = np.array(values) - 1
-    axis.barh(places, widths, height, left=1, color=colour, label=SIDES[side])
+    axis.barh(places, widths, height, left=1, color=color, label=SIDES[side])
     for place, value in zip(places, values, strict=True):
         axis.annotate(
             f"{value:.2g}" if value < 10 else f"{value:.0f}",
@@ -72,37 +87,41 @@ def _ratio_bars(axis, places, values, height: float, side: str) -> None:
         )
 
 
-def account(accounts: list[dict], path: pathlib.Path) -> None:
-    """The share of each part in the time of a step, one bar a case."""
-    names = [each["case"] for each in accounts]
-    fig, axis = plt.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(names)))
+def breakdown(results: list[dict], path: pathlib.Path) -> None:
+    """Plots the share of each part in the step time, one bar per case."""
+    from matplotlib import colormaps
+
+    names = [result["case"] for result in results]
+    fig = new_figure(COLUMN_WIDTH, 1.2 + 0.32 * len(names))
+    axis = fig.subplots()
     left = np.zeros(len(names))
-    shades = plt.get_cmap("viridis")(np.linspace(0.1, 0.95, len(PARTS)))
-    for colour, (part, label) in zip(shades, PARTS.items(), strict=True):
-        width = np.array([_share(each, part) for each in accounts])
-        axis.barh(range(len(names)), width, 0.7, left, color=colour, label=label)
+    shades = colormaps["viridis"](np.linspace(0.1, 0.95, len(PARTS)))
+    for color, (part, label) in zip(shades, PARTS.items(), strict=True):
+        width = np.array([_share(result, part) for result in results])
+        axis.barh(range(len(names)), width, 0.7, left, color=color, label=label)
         left += width
     axis.set_yticks(range(len(names)), names, fontsize=7)
     axis.invert_yaxis()
-    axis.set_xlabel("share of a step, %")
-    finish(fig, axis, path, columns=2)
+    axis.set_xlabel("share of the step time, %")
+    save_with_legend(fig, axis, path, columns=2)
 
 
-def _share(account: dict, part: str) -> float:
-    """In per cent; a part that noise made negative is not drawn."""
-    parts = {name: max(ms, 0.0) for name, ms in account["parts"].items()}
+def _share(result: dict, part: str) -> float:
+    """Percentage of a part; 0 if it is negative because of noise."""
+    parts = {name: max(ms, 0.0) for name, ms in result["parts"].items()}
     parts.pop(DISPATCH)
     return 100 * parts[part] / sum(parts.values())
 
 
 def memory(result: dict, path: pathlib.Path) -> None:
-    """Temporaries against inner steps: a panel for each network."""
+    """Plots temporary memory against inner steps, one panel per network."""
     networks = list(dict.fromkeys(row["network"] for row in result["rows"]))
     tasks = sorted({row["tasks"] for row in result["rows"]})
-    fig, axes = plt.subplots(1, len(networks), figsize=(WIDTH, 3.0), squeeze=False)
+    fig = new_figure(COLUMN_WIDTH, 3.0)
+    axes = fig.subplots(1, len(networks), squeeze=False)
     for axis, network in zip(axes[0], networks, strict=True):
         for form, style in MEMORY_STYLES.items():
-            for number, colour in zip(tasks, COLOURS, strict=False):
+            for number, color in zip(tasks, COLORS, strict=False):
                 rows = [
                     row
                     for row in result["rows"]
@@ -113,7 +132,7 @@ def memory(result: dict, path: pathlib.Path) -> None:
                     [row["inner_steps"] for row in rows],
                     [row["temporary"] / 1e6 for row in rows],
                     style,
-                    color=colour,
+                    color=color,
                     ms=3,
                     lw=1.2,
                     label=f"{form}, {number} task{'s' if number > 1 else ''}",
@@ -122,32 +141,29 @@ def memory(result: dict, path: pathlib.Path) -> None:
         axis.set_title(network, fontsize=8)
         axis.set_xlabel("inner steps")
     axes[0, 0].set_ylabel("temporary memory, MB")
-    finish(fig, axes[0], path, columns=3)
+    save_with_legend(fig, axes[0], path, columns=3)
 
 
 def scaling(result: dict, path: pathlib.Path) -> None:
-    """Time above, peak memory below; a column for each thing that is varied."""
+    """Plots time (top) and peak memory (bottom), one column per varied quantity."""
     rows = result["rows"]
     networks = list(dict.fromkeys(row["network"] for row in rows))
     varied = list(dict.fromkeys(row["varied"] for row in rows))
-    fig, axes = plt.subplots(
-        2, len(varied), figsize=(WIDTH, 3.8), sharex="col", sharey="row", squeeze=False
-    )
+    fig = new_figure(COLUMN_WIDTH, 3.8)
+    axes = fig.subplots(2, len(varied), sharex="col", sharey="row", squeeze=False)
     for column, name in enumerate(varied):
-        for network, colour in zip(networks, COLOURS, strict=False):
+        for network, color in zip(networks, COLORS, strict=False):
             some = [r for r in rows if (r["network"], r["varied"]) == (network, name)]
             sizes = [row["size"] for row in some]
             times = [row["time"]["median_ms"] for row in some]
             peaks = [row["memory"]["peak"] / 1e6 for row in some]
             for axis, values in zip(axes[:, column], (times, peaks), strict=True):
-                axis.plot(
-                    sizes, values, "o-", color=colour, ms=3, lw=1.2, label=network
-                )
+                axis.plot(sizes, values, "o-", color=color, ms=3, lw=1.2, label=network)
                 axis.set_xscale("log")
                 axis.set_yscale("log")
                 axis.set_xticks(sizes, [str(size) for size in sizes])
                 axis.minorticks_off()
         axes[1, column].set_xlabel(VARIED[name])
-    axes[0, 0].set_ylabel("ms a step")
+    axes[0, 0].set_ylabel("ms per step")
     axes[1, 0].set_ylabel("peak memory, MB")
-    finish(fig, axes, path, columns=2)
+    save_with_legend(fig, axes, path, columns=2)

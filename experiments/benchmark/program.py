@@ -1,4 +1,4 @@
-"""Our side of a case: one compiled program, with what XLA says of it."""
+"""Our side of a case: one compiled program, with XLA's memory and cost analysis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
 from mlti_jax.training import Episode, TrainState, adam, init_state, make_run_steps
 
-# For a program that is compiled longer than it runs.
+# For programs that take longer to compile than to run.
 RUNS_ONCE = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
@@ -26,11 +26,11 @@ RUNS_ONCE = {
 
 
 class Parts(NamedTuple):
-    """What a training step is made of."""
+    """The parts of a training step."""
 
     learner: Learner
     strategy: Strategy
-    optimiser: optax.GradientTransformation
+    optimizer: optax.GradientTransformation
     episode: Episode
     state: TrainState
     pool: Pool
@@ -40,10 +40,10 @@ class Program(NamedTuple):
     """Our side of a case, compiled.
 
     Attributes:
-      steps: runs so many training steps and waits for the last.
-      compile_s: how long tracing and compiling took.
+      steps: runs a given number of training steps and waits for the last.
+      compile_s: seconds for tracing and compiling.
       memory: in bytes, see `memory_of`.
-      cost: of a step, see `cost_of`.
+      cost: of one step, see `cost_of`.
     """
 
     steps: Callable[[int], None]
@@ -53,36 +53,37 @@ class Program(NamedTuple):
 
 
 def make_parts(case: Case) -> Parts:
-    """Builds learner, strategy and optimiser, and puts the pool on the device."""
+    """Builds learner, strategy and optimizer, and puts the pool on the device."""
     learner = make_learner(case)
     strategy = make_strategy(case, learner)
-    optimiser = adam(case.outer_lr)
+    optimizer = adam(case.outer_lr)
     episode = Episode(case.ways, case.shots, case.queries)
     example = np.zeros((2, *case.image_shape), np.float32)
 
     def init(key: jax.Array) -> TrainState:
-        return init_state(learner, strategy, optimiser, key, example)
+        return init_state(learner, strategy, optimizer, key, example)
 
     state = jax.jit(init, compiler_options=RUNS_ONCE)(jax.random.key(0))
-    return Parts(learner, strategy, optimiser, episode, state, _on_device(case))
+    return Parts(learner, strategy, optimizer, episode, state, _on_device(case))
 
 
 def compile_case(
     case: Case, plan: Plan | None = None, compiler_options: dict | None = None
 ) -> Program:
-    """Builds our side of a case: one program, compiled once, for any number of steps.
+    """Compiles our side of a case to one program for any number of steps.
 
-    The compiled program itself is called, not the jitted function, which would compile
-    it again.
+    Calls the compiled program directly, because the jitted function would compile it a
+    second time.
 
     Args:
       case: the step.
-      plan: how tasks are spread over devices and time; None: as in a run.
-      compiler_options: of XLA, such as `RUNS_ONCE`.
+      plan: how tasks are distributed over devices and passes; None for the default of
+        training runs.
+      compiler_options: XLA options, such as `RUNS_ONCE`.
     """
-    learner, strategy, optimiser, episode, state, pool = make_parts(case)
+    learner, strategy, optimizer, episode, state, pool = make_parts(case)
     plan = plan_for(pool.x, case.tasks) if plan is None else plan
-    run = make_run_steps(learner, strategy, optimiser, episode, case.tasks, plan)
+    run = make_run_steps(learner, strategy, optimizer, episode, case.tasks, plan)
     state, pool, key = plan.replicate((state, pool, jax.random.key(1)))
     start = time.perf_counter()
     compiled = run.lower(state, pool, key, 0).compile(compiler_options)
@@ -100,17 +101,16 @@ def compile_case(
 
 
 def memory_of(compiled: jax.stages.Compiled) -> dict[str, int]:
-    """What XLA says that a program needs at its peak, in bytes.
+    """Peak memory of a program according to XLA, in bytes.
 
-    Counted are the arguments (parameters, the optimiser's state and the whole pool),
-    the outputs, unless they take the place of donated arguments, and all temporaries,
-    whose buffers XLA lets share memory where they do not live at the same time. Not
-    counted are the program's code, and what a library allocates inside one call: on CPU
-    XLA hands matrix products to one together with what stands around them, and what is
-    computed and used up within such a call is not seen here.
+    Includes the arguments (parameters, optimizer state and the whole pool), outputs
+    that do not reuse donated arguments, and all temporary buffers, which share memory
+    where their lifetimes do not overlap. Excludes the program's code and allocations
+    inside library calls: on CPU, XLA passes matrix products with surrounding
+    operations to a library, whose intermediates are not visible here.
 
     Returns:
-      `peak`, and of it `arguments` and `temporary`.
+      `peak`, and its parts `arguments` and `temporary`.
     """
     sizes = compiled.memory_analysis()
     arguments, temporary = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
@@ -123,13 +123,13 @@ def memory_of(compiled: jax.stages.Compiled) -> dict[str, int]:
 
 
 def cost_of(compiled: jax.stages.Compiled) -> dict[str, float]:
-    """What XLA counts of a program: operations, and bytes read and written.
+    """XLA's count of operations, and of bytes read and written.
 
-    The body of a loop is counted once, however often it runs. So the loop over steps
-    gives the cost of one step; a loop inside a step makes the count too small.
+    XLA counts the body of a loop once. The loop over steps therefore gives the cost of
+    one step; loops inside a step are underestimated.
 
     Returns:
-      `flops` and `bytes`; 0 where XLA does not say.
+      `flops` and `bytes`; 0 if XLA does not report them.
     """
     counts = compiled.cost_analysis() or {}
     return {
@@ -139,7 +139,7 @@ def cost_of(compiled: jax.stages.Compiled) -> dict[str, float]:
 
 
 def _on_device(case: Case) -> Pool:
-    """The pool of a case as a learner takes it."""
+    """Puts the pool of a case on the device."""
     x, index = make_pool(case)
     arrays = {
         "x": jnp.asarray(x),

@@ -1,6 +1,6 @@
-"""Times the drawing of tasks from pools with more and more images a class.
+"""Time to draw tasks from pools of two sizes.
 
-The cost must be that of gathering the images that are drawn, however many a class has.
+The cost should depend on the number of drawn images only, not on the size of the pool.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ EPISODE = {"ways": 5, "shots": 1, "queries": 15}
 IMAGES_PER_CLASS = (600, 6000)  # miniImageNet has 600, ISIC's largest class 5,989
 
 
-def make_sampler(images_per_class: int):
-    """A function that draws so many meta-batches and waits for the last."""
+def make_sampler(images_per_class: int) -> timing.Steps:
+    """Builds a function that draws meta-batches and waits for the last."""
     index = np.arange(CLASSES * images_per_class).reshape(CLASSES, -1)
     x = np.random.default_rng(0).integers(0, 256, (index.size, *SHAPE), np.uint8)
     pool = ClassPool(
@@ -47,7 +47,7 @@ def make_sampler(images_per_class: int):
 
 
 def measure(rounds: int, seconds: float) -> dict:
-    """Milliseconds a meta-batch for each size of the pool, and their ratio."""
+    """Measures milliseconds per meta-batch for each pool size, and their ratio."""
     share = timing.CpuShare()
     sides = {str(size): make_sampler(size) for size in IMAGES_PER_CLASS}
     times = timing.time_sides(sides, rounds, seconds)
@@ -63,13 +63,13 @@ def measure(rounds: int, seconds: float) -> dict:
 
 
 def table(result: dict) -> str:
-    """A result in words."""
+    """Formats a result."""
     lines = [
         f"sampling: {TASKS} tasks, 5-way 1-shot, 15 queries, 84x84 images; others "
         f"{timing.format_share(result['others'])}"
     ]
     for size in IMAGES_PER_CLASS:
         text = timing.format_spread(result[str(size)])
-        lines.append(f"  {size:>5} images a class: {text} ms")
+        lines.append(f"  {size:>5} images per class: {text} ms")
     lines.append(f"  ratio {result['ratio']:.2f}")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Step time and memory of MAML against tasks, inner steps and the size of the pool.
+"""Step time and memory of MAML against tasks, inner steps and pool size.
 
-Each is varied alone; the sizes of one are timed in turn. Tasks are varied twice: with a
-device's whole share at once, and with four of them at a time (`tasks_per_pass`).
+Each quantity is varied separately, and its sizes are timed in turn. Tasks are varied
+twice: with all tasks of a device at once, and with four at a time (`tasks_per_pass`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIZES = {
     "tasks": (4, 16, 64, 256),
     "tasks, passes": (4, 16, 64, 256),
     "inner_steps": (1, 5, 20, 50),
-    "pool": (1, 8, 64),  # times as many samples a class
+    "pool": (1, 8, 64),  # factor of the samples per class
 }
 Sizes = dict[str, tuple[int, ...]]
 
@@ -39,7 +39,7 @@ TASKS_PER_PASS = {"tasks": None, "tasks, passes": 4}
 
 
 def _compile(case: Case, varied: str) -> Program:
-    """As in a run, but for the tasks at a time where these are varied."""
+    """Compiles as in a training run, except for the tasks per pass if varied."""
     if varied not in TASKS_PER_PASS:
         return compile_case(case)
     plan = plan_for(np.zeros((1, *case.image_shape)), case.tasks)
@@ -47,8 +47,8 @@ def _compile(case: Case, varied: str) -> Program:
 
 
 def measure(rounds: int, seconds: float) -> dict:
-    """Times MAML with MLTI, with two networks, at all sizes."""
-    # One interpolation layer, or each program would hold two steps.
+    """Measures MAML with MLTI, for two networks, at all sizes."""
+    # A single interpolation layer: each further one adds a step to the program.
     cases = {name: replace(NETWORKS[name], layers=(0,)) for name in TWO_NETWORKS}
     return measure_cases(cases, SIZES, rounds, seconds)
 
@@ -56,15 +56,17 @@ def measure(rounds: int, seconds: float) -> dict:
 def measure_cases(
     cases: dict[str, Case], sizes: Sizes, rounds: int, seconds: float
 ) -> dict:
-    """Times every case at every size.
+    """Measures every case at every size.
 
     Args:
       cases: by the names of their networks.
-      sizes: of each of `RESIZE`.
-      rounds, seconds: of all sizes of one, see `timing.time_sides`.
+      sizes: of each varied quantity, see `RESIZE`.
+      rounds: per quantity, see `timing.time_sides`.
+      seconds: per quantity, see `timing.time_sides`.
 
     Returns:
-      `rows` with `network`, `varied`, `size`, `time`, `memory` and `compile_s`.
+      A result with `rows` of `network`, `varied`, `size`, `time`, `memory` and
+      `compile_s`.
     """
     rows = []
     share = timing.CpuShare()
@@ -93,9 +95,9 @@ def measure_cases(
 
 
 def table(result: dict) -> str:
-    """A result as lines, one for each size."""
+    """Formats a result, one line per size."""
     lines = [
-        "scaling of MAML with MLTI; pool: times as many samples; others "
+        "scaling of MAML with MLTI; pool: factor of the samples; others "
         f"{timing.format_share(result['others'])}",
         f"  {'network':14}{'varied':>14}{'size':>6}{'ms':>26}{'peak, MB':>12}"
         f"{'temporary, MB':>15}{'compile, s':>12}",

@@ -1,4 +1,4 @@
-"""Times whole training steps, ours beside PyTorch's: a row for each case."""
+"""Time of whole training steps, ours and PyTorch's, one row per case."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from experiments.benchmark import timing
-from experiments.benchmark import torch_sides as benchmark_torch
 from experiments.benchmark.cases import Case, find
 from experiments.benchmark.program import compile_case
+from experiments.benchmark.torch import sides as torch_sides
 
 COLUMNS = (
     ("case", 31), ("ours, ms", 22), ("PyTorch, ms", 24), ("ratio", 7),
@@ -21,18 +21,18 @@ def measure(
     name: str,
     rounds: int,
     seconds: float,
-    sides: Sequence[str] = benchmark_torch.SIDES,
+    sides: Sequence[str] = torch_sides.SIDES,
     memory: bool = False,
 ) -> dict:
-    """Times one case by its name; see `measure_case`.
+    """Measures one case by its name; see `measure_case`.
 
-    With `memory`, the bytes that each of PyTorch's sides takes are `resident`.
+    With `memory`, the result also has the bytes that each PyTorch side takes, under
+    `resident`.
     """
     result = measure_case(name, find(name), rounds, seconds, sides)
     if memory:
         result["resident"] = {
-            side: benchmark_torch.resident_growth(name, side)
-            for side in result["ratio"]
+            side: torch_sides.resident_growth(name, side) for side in result["ratio"]
         }
     return result
 
@@ -42,22 +42,24 @@ def measure_case(
     case: Case,
     rounds: int,
     seconds: float,
-    sides: Sequence[str] = benchmark_torch.SIDES,
+    sides: Sequence[str] = torch_sides.SIDES,
 ) -> dict:
-    """Times our side and PyTorch's in turn; compilation apart.
+    """Times our side and PyTorch's in turn, without compilation.
 
     Args:
       name: of the case.
       case: the step.
-      rounds, seconds: see `timing.time_sides`.
-      sides: which of PyTorch's.
+      rounds: see `timing.time_sides`.
+      seconds: see `timing.time_sides`.
+      sides: the PyTorch sides to time.
 
     Returns:
-      `time` of each side, `ratio` of each of PyTorch's to ours, `refused` with the
-      reason for a side that there is not, and what XLA says of memory and cost.
+      A result with the `time` of each side, the `ratio` of each PyTorch side to ours,
+      the reason for each side that is not implemented under `refused`, and XLA's
+      analysis of `memory` and `cost`.
     """
     ours = compile_case(case)
-    theirs, refused = benchmark_torch.make_sides(case, sides)
+    theirs, refused = torch_sides.make_sides(case, sides)
     share = timing.CpuShare()
     times = timing.time_sides({"jax": ours.steps, **theirs}, rounds, seconds)
     spreads = {side: timing.spread(values) for side, values in times.items()}
@@ -77,15 +79,15 @@ def measure_case(
 
 
 def header() -> str:
-    """The names of the columns; memory is that beyond pool and parameters."""
+    """Names of the columns; memory excludes the pool and the parameters."""
     return _line(tuple(name for name, _ in COLUMNS))
 
 
 def table(result: dict) -> str:
-    """A result as a line: median (fastest - slowest round) of each side, and ratio."""
+    """Formats a result as a line: median (fastest-slowest round), and ratios."""
     time, ratios = result["time"], result["ratio"]
 
-    def whole(side: str) -> str:
+    def spread(side: str) -> str:
         return timing.format_spread(time[side]) if side in time else "-"
 
     def median(side: str) -> str:
@@ -97,8 +99,8 @@ def table(result: dict) -> str:
     resident = result.get("resident", {}).get("torch")
     cells = (
         result["case"],
-        whole("jax"),
-        whole("torch"),
+        spread("jax"),
+        spread("torch"),
         ratio("torch"),
         median("torch_channels_last"),
         ratio("torch_channels_last"),

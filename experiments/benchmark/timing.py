@@ -1,4 +1,4 @@
-"""Timing of things side by side, and how much of the machine others take."""
+"""Timing of alternating sides, and the CPU share of other processes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import statistics
 import time
 from collections.abc import Callable
 
-Steps = Callable[[int], object]  # runs so many steps and waits for the last
+Steps = Callable[[int], object]  # runs a number of steps and waits for the last
 
-FEWEST_ROUNDS = 3
-SLOW_S = 1.0  # a step that takes longer is its own warm-up
+MIN_ROUNDS = 3
+SLOW_S = 1.0  # for slower steps, a single one is the whole warm-up
 
 
 class CpuShare:
-    """The share of the machine's CPU time that other processes take (Linux)."""
+    """Share of the machine's CPU time that other processes take (Linux only)."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._start = self._read()
 
     def _read(self) -> tuple[float, float] | None:
@@ -30,24 +30,27 @@ class CpuShare:
         return sum(ticks) - idle - own, sum(ticks)
 
     def of_others(self) -> float | None:
-        """Since this was made; None where it can't be told."""
-        if self._start is None:
+        """Share since this object was created; None if the system does not report it."""
+        end = self._read()
+        if self._start is None or end is None:
             return None
-        others, total = (a - b for a, b in zip(self._read(), self._start, strict=True))
+        others, total = (a - b for a, b in zip(end, self._start, strict=True))
         return max(0.0, others / max(total, 1))
 
 
 def time_sides(
     sides: dict[str, Steps], rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Milliseconds a step of each side, one value a round; the sides alternate.
+    """Times sides in turn.
 
     Args:
-      sides: each runs so many steps and waits for the last.
-      rounds: how often each side is timed, at most.
-      seconds: about how long all of this takes after the warm-up. Where single steps
-        take too long for it, there are fewer rounds, but not fewer than three unless
-        `rounds` says so.
+      sides: each runs a given number of steps and waits for the last.
+      rounds: maximum number of times that each side is timed.
+      seconds: approximate duration after the warm-up. If single steps are too slow for
+        it, fewer rounds are run, but at least three unless `rounds` is smaller.
+
+    Returns:
+      Milliseconds per step of each side, one value per round.
     """
     share = seconds / (rounds * len(sides))
     counts, one_round = {}, 0.0
@@ -55,8 +58,8 @@ def time_sides(
         step = _warm_up(steps)
         counts[name] = max(1, round(share / step))
         one_round += counts[name] * step
-    possible = max(round(seconds / one_round), FEWEST_ROUNDS)
-    times = {name: [] for name in sides}
+    possible = max(round(seconds / one_round), MIN_ROUNDS)
+    times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(min(rounds, possible)):
         for name, steps in sides.items():
             times[name].append(_time(steps, counts[name]) * 1e3)
@@ -64,20 +67,20 @@ def time_sides(
 
 
 def _warm_up(steps: Steps) -> float:
-    """About how many seconds a step takes."""
+    """Runs the first steps; returns the approximate seconds per step."""
     first = _time(steps, 1)
     return first if first > SLOW_S else _time(steps, 3)
 
 
 def _time(steps: Steps, count: int) -> float:
-    """Seconds a step."""
+    """Seconds per step."""
     start = time.perf_counter()
     steps(count)
     return (time.perf_counter() - start) / count
 
 
 def spread(times: list[float]) -> dict[str, float]:
-    """Median, fastest and slowest of some times in milliseconds, and how many."""
+    """Number, median, minimum and maximum of times in milliseconds."""
     return {
         "rounds": len(times),
         "median_ms": statistics.median(times),
@@ -87,7 +90,7 @@ def spread(times: list[float]) -> dict[str, float]:
 
 
 def format_spread(times: dict[str, float]) -> str:
-    """`median (fastest-slowest)`, in milliseconds."""
+    """Formats as `median (fastest-slowest)`, in milliseconds."""
     median, fastest, slowest = (
         format_ms(times[name], times["median_ms"])
         for name in ("median_ms", "min_ms", "max_ms")
@@ -96,12 +99,12 @@ def format_spread(times: dict[str, float]) -> str:
 
 
 def format_ms(value: float, like: float | None = None) -> str:
-    """Milliseconds with as many digits as one can trust, or as a value `like` it."""
+    """Formats milliseconds with the digits that suit the size of `like`, or of `value`."""
     size = value if like is None else like
     digits = 2 if size < 1 else 1 if size < 1000 else 0
     return f"{value:.{digits}f}"
 
 
 def format_share(share: float | None) -> str:
-    """The share of other processes, as a percentage."""
+    """Formats a share as a percentage."""
     return "-" if share is None else f"{100 * share:.0f} %"

@@ -1,14 +1,15 @@
-"""The picture of docs/concepts.md: how two tasks become a new one.
+"""The figure in docs/concepts.md: how two tasks are interpolated to a new one.
 
-    python -m experiments.figure_concept --output=docs/concepts.png
+    python -m experiments.figures.concept --output=docs/concepts.png
 
-Two tasks of RainbowMNIST's built-in images, mixed by the package's own functions.
+Shows two tasks of RainbowMNIST's built-in images, mixed with the package's functions.
 """
 
 from __future__ import annotations
 
 import pathlib
 import sys
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -17,20 +18,23 @@ from absl import flags
 
 from mlti_jax import data, interpolation
 from mlti_jax._internal import command_line
+from mlti_jax._internal.figures import COLORS, new_figure
 from mlti_jax.errors import InputError
-from mlti_jax.plotting import plt
 from mlti_jax.types import Batch, Task
 
-PICTURE = flags.DEFINE_string("output", "concepts.png", "The picture's file, a PNG.")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OUTPUT = flags.DEFINE_string("output", "concepts.png", "The PNG file to write.")
 
 WIDTH, HEIGHT, SIDE = 8.0, 3.3, 0.62  # inches
 LAMBDA = 0.6
 DIGITS = (2, 4, 7)  # the classes shown
-DOMAINS = (0, 2)  # the tasks shown: red and blue, turned differently
+DOMAINS = (0, 2)  # the tasks shown: red and blue, rotated differently
 
 
 def tasks_and_mixtures() -> tuple[Task, Task, Task, Task]:
-    """Task i, task j, and what Eqs. 5 and 6 make of them; one image a class."""
+    """Task i, task j, and their mixtures by Eqs. 5 and 6; one image per class."""
     pool = data.load("rainbow_mnist", source="builtin").train
     rows = np.asarray(pool.index)[:, list(DIGITS), 0]
 
@@ -40,29 +44,29 @@ def tasks_and_mixtures() -> tuple[Task, Task, Task, Task]:
         return Task(support=batch, query=batch, domain=jnp.int32(domain))
 
     one, other = map(task, DOMAINS)
-    key = jax.random.key(3)  # of which no digit is paired with itself
+    key = jax.random.key(3)  # with this key no digit is paired with itself
     shared = interpolation.label_sharing(key, one, other, LAMBDA)
     paired = interpolation.non_label_sharing(key, one, other, LAMBDA)
     return one, other, shared, paired
 
 
-def mixed_label(y: np.ndarray) -> str:
-    """A soft label in words, the larger part first."""
+def format_soft_label(y: np.ndarray) -> str:
+    """Formats a soft label `[C]`, the largest share first."""
     order = [c for c in np.argsort(-y) if y[c] > 0]
     return "\n".join(f"{y[c]:.1f} “{DIGITS[c]}”" for c in order)
 
 
 def draw(path: pathlib.Path) -> None:
-    """Draws the picture."""
+    """Draws the figure and saves it."""
     one, other, shared, paired = tasks_and_mixtures()
-    fig = plt.figure(figsize=(WIDTH, HEIGHT))
+    fig = new_figure(WIDTH, HEIGHT)
     digits = [f"“{digit}”" for digit in DIGITS]
-    soft = [mixed_label(np.asarray(y)) for y in shared.support.y]
+    soft = [format_soft_label(np.asarray(y)) for y in shared.support.y]
     classes = [f"class {letter}" for letter in "ABC"]
     _row(fig, one, (0.1, 2.1), "task i", digits)
     _row(fig, other, (0.1, 0.55), "task j", digits)
-    _row(fig, shared, (3.4, 2.1), "same labels: they are mixed too", soft)
-    _row(fig, paired, (3.4, 0.55), "other labels: a pair is a class", classes)
+    _row(fig, shared, (3.4, 2.1), "shared labels: labels are mixed too", soft)
+    _row(fig, paired, (3.4, 0.55), "own labels: each pair is a class", classes)
     mixing = f"λ ~ Beta(α, α)\nhere {LAMBDA}\n\nλ i + (1 – λ) j"
     _arrow(fig, (2.2, 3.3), mixing)
     _arrow(fig, (5.5, 6.2), "")
@@ -74,16 +78,19 @@ def draw(path: pathlib.Path) -> None:
         va="center",
         fontsize=9,
         linespacing=1.35,
-        bbox={"boxstyle": "round,pad=0.7", "fc": "#eef2f7", "ec": "#4c566a"},
+        bbox={"boxstyle": "round,pad=0.7", "fc": "#eef2f7", "ec": COLORS[0]},
     )
     fig.savefig(path, dpi=160)
-    plt.close(fig)
 
 
 def _row(
-    fig, task: Task, corner: tuple[float, float], title: str, labels: list
+    fig: Figure,
+    task: Task,
+    corner: tuple[float, float],
+    title: str,
+    labels: list[str],
 ) -> None:
-    """The images of a task with labels below, from a corner in inches."""
+    """Draws the images of a task with labels below; `corner` is in inches."""
     left, bottom = corner
     fig.text(left / WIDTH, (bottom + SIDE + 0.1) / HEIGHT, title, fontsize=9)
     for column, label in enumerate(labels):
@@ -102,10 +109,10 @@ def _row(
         )
 
 
-def _arrow(fig, ends: tuple[float, float], text: str) -> None:
-    """An arrow at half height, with words above it."""
+def _arrow(fig: Figure, ends: tuple[float, float], text: str) -> None:
+    """Draws an arrow at half height with text above it; `ends` are in inches."""
     start, end = (x / WIDTH for x in ends)
-    style = {"arrowstyle": "-|>", "color": "#4c566a", "lw": 1.5}
+    style = {"arrowstyle": "-|>", "color": COLORS[0], "lw": 1.5}
     axis = fig.add_axes([0, 0, 1, 1], zorder=-1)
     axis.set_axis_off()
     axis.annotate("", (end, 0.5), (start, 0.5), arrowprops=style)
@@ -114,12 +121,12 @@ def _arrow(fig, ends: tuple[float, float], text: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Draws the picture where the command line says."""
+    """Writes the figure to `--output`."""
     if len(argv) > 1:
         raise InputError(f"unexpected argument {argv[1]!r}; see --help")
-    path = pathlib.Path(PICTURE.value)
+    path = pathlib.Path(OUTPUT.value)
     draw(path)
-    print(f"picture: {path}")
+    print(f"figure: {path}")
 
 
 if __name__ == "__main__":

@@ -1,69 +1,75 @@
-"""A sheet of interpolated samples for each dataset: pairs, and their mixtures.
+"""A sheet of interpolated samples per dataset: pairs of samples and their mixtures.
 
-Images stand in columns: a sample of task i, one of task j, and the mixture by the
-dataset's method (CutMix or Mixup) at the input. Vectors are drawn as strips, of which
-only the features are shown in which the two samples have something.
+Images are arranged in columns: a sample of task i, one of task j, and their mixture at
+the input with the dataset's method (CutMix or Mixup). Vectors are drawn as strips that
+show only the features that are not zero in both samples.
 """
 
 from __future__ import annotations
 
 import importlib
 import pathlib
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mlti_jax import interpolation
+from mlti_jax._internal.figures import COLUMN_WIDTH, new_figure
 from mlti_jax.data import sample_task
-from mlti_jax.plotting import plt
 from mlti_jax.training import Experiment, build
 from mlti_jax.types import Array
 
-WIDTH = 5.2
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 ROWS = ("task i", "task j", "mixture")
 IMAGE_LAMBDAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 VECTOR_LAMBDAS = (0.1, 0.3, 0.5, 0.7, 0.9)
-MOST_FEATURES = 120
+MAX_FEATURES = 120
 
 
 def dataset_experiment(name: str, data_dir: str | None = None) -> Experiment:
-    """The paper's experiment on a dataset, MLTI with the config's default learner."""
+    """Builds the experiment of a dataset's config, with its default learner."""
     config = importlib.import_module(f"experiments.configs.{name}").get_config()
     return build(config, data_dir)
 
 
 def reason_to_skip(experiment: Experiment) -> str | None:
-    """Why there can be no sheet; None if there can."""
+    """Returns why a sheet cannot be drawn, or None if it can."""
     layers = tuple(experiment.config.interpolation.layers)
     if 0 not in layers:
         return (
             "its tasks are interpolated in hidden layers only "
-            f"({', '.join(map(str, layers))}), where there is nothing to look at"
+            f"({', '.join(map(str, layers))}), not at the input"
         )
     return None
 
 
 def sheet(experiment: Experiment, path: pathlib.Path, seed: int = 0) -> None:
-    """Draws the sheet of a dataset."""
+    """Draws the sheet of a dataset and saves it."""
     images = experiment.splits.train.x.ndim == 4
     lambdas = IMAGE_LAMBDAS if images else VECTOR_LAMBDAS
     pairs = mixed_pairs(experiment, lambdas, seed)
     draw = _images if images else _strips
-    fig = draw(experiment, lambdas, *pairs)
-    fig.savefig(path, dpi=200)
-    plt.close(fig)
+    draw(experiment, lambdas, *pairs).savefig(path, dpi=200)
 
 
 def mixed_pairs(
     experiment: Experiment, lambdas: tuple[float, ...], seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Samples of pairs of tasks of different sources, mixed at the input.
+    """Draws samples from pairs of tasks with different sources and mixes them.
+
+    Args:
+      experiment: the pool, the episode and the interpolation method come from here.
+      lambdas: one pair is drawn for each; the share of task i.
+      seed: of the draw.
 
     Returns:
       `x [3, n, ...]`, the samples of i, of j, and the mixtures; their labels or targets
-      `y [2, n, C]`, of i and j; and i's share in the label `[n]`, which for CutMix is
-      the area that is left of i.
+      `y [2, n, C]`, of i and j; and the share of i in the label `[n]`, which for CutMix
+      is the area that i keeps.
     """
     number = len(lambdas)
     keys = jax.random.split(jax.random.key(seed), 4)
@@ -114,8 +120,8 @@ def _images(
     x: np.ndarray,
     y: np.ndarray,
     share: np.ndarray,
-) -> plt.Figure:
-    """One column a pair; below it lambda, and what becomes of label or target."""
+) -> Figure:
+    """One column per pair, with lambda and the mixed target below."""
     columns = len(lambdas)
     lines = {"λ": [f"{lam:.1f}" for lam in lambdas]}
     if experiment.config.interpolation.method == "cutmix":
@@ -128,9 +134,9 @@ def _images(
         lines["mixed"] = [f"{value:.1f}" for value in targets]
     height, width = x.shape[2:4]
     left, top, gap = 0.55, 0.22, 0.03
-    side = (WIDTH - left) / columns
+    side = (COLUMN_WIDTH - left) / columns
     inches = top + len(ROWS) * side * height / width + 0.15 * len(lines) + 0.06
-    fig = plt.figure(figsize=(WIDTH, inches))
+    fig = new_figure(COLUMN_WIDTH, inches)
     fig.suptitle(_title(experiment), fontsize=8, y=1 - 0.04 / inches)
     for row, name in enumerate(ROWS):
         bottom = inches - top - (row + 1) * side * height / width
@@ -138,14 +144,14 @@ def _images(
         fig.text(0.02, middle / inches, name, fontsize=7, va="center")
         for column in range(columns):
             box = [left + column * side, bottom, side - gap, side - gap]
-            axis = fig.add_axes(np.divide(box, [WIDTH, inches] * 2))
+            axis = fig.add_axes(np.divide(box, [COLUMN_WIDTH, inches] * 2))
             axis.imshow(np.squeeze(x[row, column]).clip(0, 1), cmap="gray", vmin=0)
             axis.set_axis_off()
     for line, (name, texts) in enumerate(lines.items()):
         level = (0.15 * (len(lines) - line) - 0.06) / inches
         fig.text(0.02, level, name, fontsize=7, va="center")
         for column, text in enumerate(texts):
-            place = (left + column * side + (side - gap) / 2) / WIDTH
+            place = (left + column * side + (side - gap) / 2) / COLUMN_WIDTH
             fig.text(place, level, text, fontsize=7, va="center", ha="center")
     return fig
 
@@ -156,15 +162,12 @@ def _strips(
     x: np.ndarray,
     y: np.ndarray,
     share: np.ndarray,
-) -> plt.Figure:
-    """Three strips a pair, with the features that are larger in i to the left."""
+) -> Figure:
+    """Three strips per pair, features that are larger in i on the left."""
     del y, share
-    fig, axes = plt.subplots(
-        len(lambdas),
-        1,
-        figsize=(WIDTH, 0.75 + 0.58 * len(lambdas)),
-        layout="constrained",
-    )
+    height = 0.75 + 0.58 * len(lambdas)
+    fig = new_figure(COLUMN_WIDTH, height, layout="constrained")
+    axes = fig.subplots(len(lambdas), 1)
     fig.suptitle(_title(experiment), fontsize=8)
     for pair, (axis, lam) in enumerate(zip(axes, lambdas, strict=True)):
         shown = features_shown(x[0, pair], x[1, pair])
@@ -185,7 +188,7 @@ def _strips(
             loc="left",
         )
     fig.supxlabel(
-        "features that either has, from those of i alone to those of j alone",
+        "features present in either sample, from those of i only to those of j only",
         fontsize=7,
     )
     bar = fig.colorbar(image, ax=axes, aspect=50, fraction=0.03, pad=0.02)
@@ -195,15 +198,17 @@ def _strips(
 
 
 def features_shown(x_i: np.ndarray, x_j: np.ndarray) -> np.ndarray:
-    """The features that are largest in the two, from i's to j's.
+    """Selects the features that are largest in two samples.
 
     Args:
-      x_i, x_j: `[D]`.
+      x_i: `[D]`.
+      x_j: `[D]`.
 
     Returns:
-      Their numbers; none that is 0 in both, and at most `MOST_FEATURES`.
+      Indices of at most `MAX_FEATURES` features that are not 0 in both samples, from
+      those that are larger in `x_i` to those that are larger in `x_j`.
     """
     size = np.abs(x_i) + np.abs(x_j)
-    largest = np.argsort(-size, kind="stable")[:MOST_FEATURES]
+    largest = np.argsort(-size, kind="stable")[:MAX_FEATURES]
     largest = np.sort(largest[size[largest] > 0])
     return largest[np.argsort((x_j - x_i)[largest], kind="stable")]

@@ -1,11 +1,11 @@
 """Accuracy against the number of training tasks (Figs. 2, 4 and 5), with intervals.
 
-Of the numbers of classes or combinations on the paper's axes its text gives the first
-and the last, and the sequence by which they grow; those between are ours, at equal
-distances. The learner of Fig. 5 is not said; it is that of Fig. 2 here.
+The paper's text gives the first and the last number of classes or combinations on each
+axis, and the order in which they are added; the numbers in between are ours, equally
+spaced. The paper does not name the learner of Fig. 5; we use that of Fig. 2.
 
-Intervals are over test tasks, of each task's mean over seeds. What another seed of
-training would change is not in them; it shows where curves of few seeds are uneven.
+Intervals are over test tasks, of each task's mean over seeds. They do not include the
+variation between training seeds, which makes curves of few seeds uneven.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import collections
 import dataclasses
 import pathlib
 import textwrap
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.paper import Cell, Column, Run
 from experiments.paper.tables import LEARNERS, STRATEGIES, row
@@ -23,10 +23,12 @@ from experiments.tables.render import NOTATIONS
 from experiments.tables.state import BUILTIN
 from experiments.tables.statistics import Difference, Summary, paired, summarise
 from experiments.tables.store import BySeed, Results
+from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure, style_axes
 from mlti_jax._internal.progress import say
-from mlti_jax.plotting import COLOURS, make_light, plt
 
-WIDTH = 5.2
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 VANILLA = "vanilla"
 SHOWN = (VANILLA, "intra", "cross", "mlti")
 MARKERS = dict(zip(SHOWN, "os^D", strict=True))
@@ -35,14 +37,14 @@ ACCURACY = NOTATIONS["accuracy"]
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """A dataset and a learner.
+    """A panel of a figure: one dataset and one learner.
 
     Attributes:
-      title: of the dataset.
-      config: a file of `experiments/configs`.
-      learner: its argument.
-      numbers: of training classes or combinations; the first is the config's own.
-      shots: an argument of the config; None for its own.
+      title: name of the dataset.
+      config: name of a file in `experiments/configs`.
+      learner: the config's `learner` argument.
+      numbers: of training classes or combinations; the first is the config's default.
+      shots: the config's `shots` argument; None for its default.
     """
 
     title: str
@@ -53,28 +55,28 @@ class Panel:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """Title of the panel: dataset, shots and learner."""
         shots = f", {self.shots}-shot" if self.shots else ""
         return f"{self.title}{shots}, {LEARNERS[self.learner]}"
 
     def cell(self, strategy: str, number: int) -> Cell:
-        """A point, in the form of a table's cell, so that both share their runs."""
+        """A point as the cell of a table, so figures and tables share their runs."""
         is_own = number == self.numbers[0]
         column = Column(
             self.title,
             self.config,
             overrides=() if is_own else (("dataset.train_classes", number),),
         )
-        # The paper's numbers are drawn, and printed nowhere.
+        # The paper shows these numbers only as a plot.
         return Cell(row(self.learner, strategy, "", shots=self.shots), column, "")
 
     @property
     def points(self) -> list[tuple[str, int]]:
-        """All `(strategy, number)`, one strategy after the other."""
+        """All `(strategy, number)`, ordered by strategy."""
         return [(strategy, number) for strategy in SHOWN for number in self.numbers]
 
     def run(self, strategy: str, number: int) -> Run:
-        """What makes a point."""
+        """The run that a point shows."""
         return self.cell(strategy, number).run
 
 
@@ -83,10 +85,10 @@ class Figure:
     """Panels side by side.
 
     Attributes:
-      name: of its file.
+      name: part of the file name.
       number: in the paper.
-      unit: what is counted.
-      panels: its parts.
+      unit: what the horizontal axis counts.
+      panels: from left to right.
     """
 
     name: str
@@ -96,11 +98,11 @@ class Figure:
 
     @property
     def file_stem(self) -> str:
-        """The name of its file, without the ending."""
+        """File name without the extension."""
         return f"task_numbers_{self.name}"
 
     def cells(self) -> list[Cell]:
-        """All points: one number after the other, so that each can soon be drawn."""
+        """All points, ordered by number: a position on the axis is complete early."""
         return [
             panel.cell(strategy, number)
             for panel in self.panels
@@ -141,13 +143,13 @@ FIGURES = (
 
 
 class Point(NamedTuple):
-    """A strategy at one number of tasks.
+    """Accuracy of a strategy at one number of training tasks.
 
     Attributes:
       number: of classes or combinations.
       summary: mean and interval over test tasks.
-      difference: from vanilla on the same tasks, and its interval; None if there is
-        nothing to compare with.
+      difference: paired difference from vanilla and its interval; None for vanilla
+        itself, or if vanilla has no result on the same test tasks.
     """
 
     number: int
@@ -156,10 +158,11 @@ class Point(NamedTuple):
 
 
 def shown_steps(panel: Panel, results: Results, steps: int | None = None) -> int | None:
-    """The training steps of all points of a panel, so that they can be compared.
+    """Selects the number of training steps that all points of a panel share.
 
-    Those asked for, or those that most points have; of these the paper's, or the most.
-    None if there is no result.
+    Returns:
+      `steps` if given and present; else the number with results at most points, where
+      ties go to the paper's number, then to the largest. None without results.
     """
     counts = collections.Counter(
         found
@@ -175,7 +178,7 @@ def shown_steps(panel: Panel, results: Results, steps: int | None = None) -> int
 def shown(
     panel: Panel, results: Results, steps: int | None = None
 ) -> dict[tuple[str, int], BySeed]:
-    """The results of a panel's points `(strategy, number)`, where there are any."""
+    """Results of a panel by `(strategy, number)`; points without results are absent."""
     steps = shown_steps(panel, results, steps)
     found = {
         point: results.by_steps(panel.run(*point)).get(steps) for point in panel.points
@@ -186,7 +189,7 @@ def shown(
 def points(
     panel: Panel, results: Results, steps: int | None = None
 ) -> dict[str, list[Point]]:
-    """For each strategy the points that have results; empty if there are none."""
+    """Points of a panel by strategy; those without results are absent."""
     all_found = shown(panel, results, steps)
     curves: dict[str, list[Point]] = {}
     for (strategy, number), found in all_found.items():
@@ -206,7 +209,7 @@ def points(
 
 
 def notes(panel: Panel, results: Results, steps: int | None = None) -> str:
-    """Steps and seeds of the points of a panel, and what is not as in the paper."""
+    """Describes steps, seeds and data of a panel, where they differ from the paper."""
     steps = shown_steps(panel, results, steps)
     found = shown(panel, results, steps).values()
     seeds = sorted({len(by_seed) for by_seed in found})
@@ -220,7 +223,7 @@ def notes(panel: Panel, results: Results, steps: int | None = None) -> str:
 
 
 def table(panel: Panel, curves: dict[str, list[Point]]) -> str:
-    """The points of a panel as text."""
+    """Formats the points of a panel as a table."""
     lines = [f"{'':14}" + "".join(f"{number:>16}" for number in panel.numbers)]
     for strategy, some in curves.items():
         means = {point.number: point.summary for point in some}
@@ -233,7 +236,7 @@ def table(panel: Panel, curves: dict[str, list[Point]]) -> str:
 
 
 def listing(results: Results) -> str:
-    """The figures, and how many of their points have results."""
+    """Lists the figures and how many of their points have results."""
     lines = []
     for figure in FIGURES:
         cells = figure.cells()
@@ -248,35 +251,30 @@ def listing(results: Results) -> str:
     return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------- picture
+# ------------------------------------------------------------------------- drawing
 
 
 def draw(
     figure: Figure, results: Results, path: pathlib.Path, steps: int | None = None
 ) -> list[Panel]:
-    """Accuracy above, differences from vanilla below; a column for each panel.
+    """Draws accuracy above and differences from vanilla below, one column per panel.
 
     Returns:
-      The panels that have results; if there is none, nothing is drawn.
+      The panels with results. Without any, no file is written.
     """
     curves = {panel: points(panel, results, steps) for panel in figure.panels}
     curves = {panel: some for panel, some in curves.items() if some}
     if not curves:
         return []
-    fig, axes = plt.subplots(
-        2,
-        len(curves),
-        figsize=(WIDTH, 3.9),
-        squeeze=False,
-        sharex="col",
-        height_ratios=(3, 2),
-        layout="constrained",
+    fig = new_figure(COLUMN_WIDTH, 3.9, layout="constrained")
+    axes = fig.subplots(
+        2, len(curves), squeeze=False, sharex="col", height_ratios=(3, 2)
     )
     for (above, below), (panel, some) in zip(axes.T, curves.items(), strict=True):
         first, last = panel.numbers[0], panel.numbers[-1]
         step = 0.015 * (last - first)
         for place, (strategy, line) in enumerate(some.items()):
-            # Beside each other, since intervals of one number would hide each other.
+            # Shifted sideways: intervals at the same number would overlap.
             shift = (place - (len(some) - 1) / 2) * step
             means = [(p.number, p.summary.mean, p.summary.ci95) for p in line]
             _curve(above, strategy, means, shift)
@@ -285,13 +283,13 @@ def draw(
         text = notes(panel, results, steps)
         lines = textwrap.wrap(text, 36, break_on_hyphens=False)
         above.set_title("\n".join([panel.label, *lines]), fontsize=8)
-        below.axhline(0, color=COLOURS[0], lw=0.8)
+        below.axhline(0, color=COLORS[0], lw=0.8)
         below.set_xticks(panel.numbers)
         below.set_xlim(first - 4 * step, last + 4 * step)
         below.set_xlabel(figure.unit)
     axes[0, 0].set_ylabel("accuracy, %")
-    axes[1, 0].set_ylabel("from vanilla, paired")
-    make_light(axes)
+    axes[1, 0].set_ylabel("difference from vanilla")
+    style_axes(axes)
     handles = {}
     for axis in axes[0]:
         handles.update(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
@@ -304,12 +302,13 @@ def draw(
         loc="outside lower center",
     )
     fig.savefig(path, dpi=200)
-    plt.close(fig)
     return list(curves)
 
 
-def _curve(axis, strategy: str, values: list[tuple], shift: float) -> None:
-    """A line through `(number, mean, ci95)`, in percent."""
+def _curve(
+    axis: Axes, strategy: str, values: list[tuple[int, float, float]], shift: float
+) -> None:
+    """Draws a line with error bars through `(number, mean, ci95)`, in percent."""
     if not values:
         return
     numbers, means, intervals = zip(*values, strict=True)
@@ -317,7 +316,7 @@ def _curve(axis, strategy: str, values: list[tuple], shift: float) -> None:
         [number + shift for number in numbers],
         [ACCURACY.scale * mean for mean in means],
         [ACCURACY.scale * interval for interval in intervals],
-        color=COLOURS[SHOWN.index(strategy)],
+        color=COLORS[SHOWN.index(strategy)],
         marker=MARKERS[strategy],
         ms=3.5,
         lw=1.2,

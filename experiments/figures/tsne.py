@@ -1,8 +1,8 @@
-"""Original and interpolated tasks in a plane, by t-SNE (Fig. 3).
+"""t-SNE embedding of original and interpolated tasks (Fig. 3).
 
-A task is represented as in the paper, by the mean of its prototypes, to which support
-and query samples count alike. The interpolated tasks are those that the strategy makes
-of the originals in training; their colours tell which originals they are near to.
+A task is represented as in the paper: by the mean of its prototypes, computed from
+support and query samples together. The interpolated tasks are generated from the
+originals as in training; their color shows which originals are near.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.manifold import TSNE
 
 from mlti_jax import interpolation
+from mlti_jax._internal.figures import COLUMN_WIDTH, new_figure
 from mlti_jax.backbones import Mode
 from mlti_jax.data import Pool, sample_task
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables, prototypes
 from mlti_jax.learners._base import concatenate, concatenate_weights, run_task
-from mlti_jax.plotting import plt
 from mlti_jax.strategies._base import eval_variables
 from mlti_jax.training import Episode, Experiment
 from mlti_jax.types import Array, Batch, Task
 
-PAIRING = frozenset(["mlti", "intra", "cross"])  # strategies for pairs of tasks
+PAIRING = frozenset(["mlti", "intra", "cross"])  # strategies that mix pairs of tasks
 ORIGINALS, INTERPOLATED = 3, 300
-# Red, blue and yellow: the mixtures of any two can be told from the third.
+# Red, blue and yellow: no mixture of two of them looks like the third.
 PALETTE = np.array([[0.84, 0.13, 0.15], [0.10, 0.33, 0.78], [0.97, 0.75, 0.05]])
-# A sample's features must not depend on its task: with the statistics of the task at
-# hand, batch normalisation would take away the very mean that tells tasks apart.
+# Running averages: with the statistics of each task, batch normalization would remove
+# the mean by which tasks differ.
 RUNNING = Mode(train=False, batch_statistics=False)
 
 
 class Features(NamedTuple):
-    """What stands for a sample.
+    """How samples are represented.
 
     Attributes:
-      variables: of the network whose last hidden layer it is; None for the input.
-      name: for the title.
+      variables: of the network whose last hidden layer is used; None for raw inputs.
+      name: shown in the title.
     """
 
     variables: Variables | None
@@ -52,14 +51,14 @@ class Features(NamedTuple):
 
 
 def mean_prototype(task: Task, regression: bool = False) -> Array:
-    r"""A task as one vector, :math:`\frac1R \sum_r c_r`, `[D]`.
+    r"""Represents a task as one vector, $\frac1R \sum_r c_r$, `[D]`.
 
-    :math:`c_r` is the mean of all samples of class r, support and query as one set;
-    soft labels weigh a sample's part in each class.
+    $c_r$ is the mean of all samples of class r, support and query together; samples
+    with soft labels count for each class with their label's weight.
 
     Args:
-      task: its x any features, `[N, ...]`.
-      regression: whether y are targets; then all samples are one class.
+      task: with features x `[N, ...]`.
+      regression: whether y holds targets; then all samples form one class.
     """
     x = concatenate(task.support.x, task.query.x)
     y = concatenate(task.support.y, task.query.y)
@@ -73,7 +72,7 @@ def mean_prototype(task: Task, regression: bool = False) -> Array:
 def hidden(
     learner: Learner, variables: Variables, task: Task, start: int, stop: int
 ) -> Task:
-    """Moves a task's x from layer `start` to `stop`, each sample by itself."""
+    """Runs layers `start` to `stop` on a task's x, each sample independently."""
     task, _ = run_task(
         learner.stack,
         variables.params["model"],
@@ -81,7 +80,7 @@ def hidden(
         task,
         start,
         stop,
-        key=jax.random.key(0),  # for noise, of which there is none
+        key=jax.random.key(0),  # unused: no layer draws noise at evaluation
         mode=RUNNING,
         joint=learner.joint_statistics,
     )
@@ -89,7 +88,7 @@ def hidden(
 
 
 def last_hidden_layer(learner: Learner) -> int:
-    """The layer whose input the head takes; metric-based learners have no head."""
+    """Index of the head's input; metric-based learners have no head."""
     return len(learner.stack) - (learner.family != "metric")
 
 
@@ -99,20 +98,20 @@ def last_hidden_layer(learner: Learner) -> int:
 def original_tasks(
     pool: Pool, key: Array, episode: Episode, number: int = ORIGINALS
 ) -> Task:
-    """Tasks `[number]` of different sources."""
+    """Draws `number` tasks from different sources."""
     keys = jax.random.split(key, 32 * number)
 
     @jax.jit
     def draw(pool: Pool, keys: Array) -> Task:
         return jax.vmap(lambda k: sample_task(pool, k, **episode._asdict()))(keys)
 
-    # XLA leaves out the samples, since only their source is asked for.
+    # Only the source is returned, so XLA does not compute the samples.
     domains = np.asarray(jax.jit(lambda *args: draw(*args).domain)(pool, keys))
     _, first = np.unique(domains, return_index=True)
     if len(first) < number:
         raise InputError(
-            f"the figure needs tasks of {number} sources, and here are {len(first)}; "
-            "raise dataset.train_classes"
+            f"the figure needs tasks from {number} sources, but the training pool has "
+            f"{len(first)}; raise dataset.train_classes"
         )
     return draw(pool, keys[np.sort(first)[:number]])
 
@@ -122,23 +121,28 @@ def task_vectors(
     features: Features,
     interpolated: int = INTERPOLATED,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors of the original tasks `[3, D]`, and of interpolated ones `[n, D]`.
+    """Computes vectors of original tasks `[3, D]` and of interpolated ones `[n, D]`.
 
-    The originals are a meta-batch, of which the strategy makes others as in training,
-    at a layer drawn at random, until they are enough.
+    The originals form a meta-batch, which the strategy interpolates as in training, at
+    a randomly drawn layer, until n = `interpolated` tasks are collected.
+
+    Raises:
+      InputError: if the strategy does not interpolate pairs of tasks, if raw inputs are
+        chosen but tasks are interpolated in hidden layers only, or if the pool has
+        fewer than three sources.
     """
     learner, strategy = experiment.learner, experiment.strategy
     if not learner.episodic or not PAIRING.intersection(strategy.name.split("+")):
         raise InputError(
-            f"strategy {strategy.name!r} interpolates no tasks; choose mlti, intra or "
-            "cross"
+            f"strategy {strategy.name!r} does not interpolate pairs of tasks; choose "
+            "mlti, intra or cross"
         )
     layers = strategy.layers
     if features.variables is None:
         if 0 not in layers:
             raise InputError(
-                f"the tasks are interpolated at the layers {tuple(layers)}, so that "
-                "their inputs don't exist; use --features=network"
+                f"the tasks are interpolated at the hidden layers {tuple(layers)}, not "
+                "at the input; use --features=network"
             )
         layers, stop, variables = (0,), 0, None
     else:
@@ -151,7 +155,7 @@ def task_vectors(
 
     @partial(jax.jit, static_argnums=3)
     def vectors(variables, tasks, key, layer):
-        """Of the tasks that the strategy makes at a layer; of the originals if None."""
+        """Vectors of tasks interpolated at `layer`, or of the originals if None."""
 
         def move(tasks, start, stop):
             if start == stop:
@@ -176,18 +180,21 @@ def task_vectors(
     return originals, np.concatenate(made)[:interpolated]
 
 
-# ------------------------------------------------------------------------- picture
+# ------------------------------------------------------------------------- drawing
 
 
 def nearness(vectors: np.ndarray, originals: np.ndarray) -> np.ndarray:
-    r"""Each original's share, :math:`d_k^{-4} / \sum_l d_l^{-4}`, `[n, 3]`.
+    r"""Weights of the originals in a vector's color, $d_k^{-4} / \sum_l d_l^{-4}$.
 
     Args:
       vectors: `[n, D]`.
-      originals: `[3, D]`; one that a vector is equal to has all of its share.
+      originals: `[3, D]`; one that equals a vector gets weight 1.
+
+    Returns:
+      `[n, 3]`, with rows that sum to 1.
     """
     square = ((vectors[:, None] - originals[None]) ** 2).sum(axis=-1)
-    # Relative to the nearest, so that nothing is divided by zero.
+    # Relative to the nearest, to avoid a division by zero.
     nearest = square.min(axis=1, keepdims=True)
     ratio = np.where(square > 0, nearest / np.where(square > 0, square, 1), 1.0)
     share = ratio**2
@@ -195,21 +202,24 @@ def nearness(vectors: np.ndarray, originals: np.ndarray) -> np.ndarray:
 
 
 def plane(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Points in the plane for vectors `[n, D]`, by t-SNE."""
+    """Embeds vectors `[n, D]` in the plane with t-SNE; `[n, 2]`."""
+    from sklearn.manifold import TSNE  # slow to import
+
     perplexity = min(30.0, (len(vectors) - 1) / 3)
     tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed)
     return tsne.fit_transform(np.asarray(vectors, np.float64))
 
 
 def distances(originals: np.ndarray, vectors: np.ndarray) -> str:
-    """How far interpolated tasks are from originals, since t-SNE keeps no distances."""
+    """Describes how far interpolated tasks are from originals, which t-SNE hides."""
     norm = np.linalg.norm
     between = [norm(a - b) for i, a in enumerate(originals) for b in originals[:i]]
     nearest = norm(vectors[:, None] - originals[None], axis=-1).min(axis=1)
     low, middle, high = np.quantile(nearest / np.mean(between), (0.1, 0.5, 0.9))
     return (
-        "distance from an interpolated task to the nearest original, that between "
-        f"originals being 1: median {middle:.2f}, 80 % from {low:.2f} to {high:.2f}"
+        "distance from an interpolated task to the nearest original, relative to the "
+        f"mean distance between originals: median {middle:.2f}, 80 % from {low:.2f} "
+        f"to {high:.2f}"
     )
 
 
@@ -220,16 +230,17 @@ def draw(
     title: str,
     seed: int = 0,
 ) -> None:
-    """The picture: originals as stars, interpolated tasks as dots."""
+    """Draws originals as stars and interpolated tasks as dots, and saves the figure."""
     points = plane(np.concatenate([originals, vectors]), seed)
-    colours = nearness(vectors, originals) @ PALETTE
-    fig, axis = plt.subplots(figsize=(5.2, 3.9), layout="constrained")
-    axis.scatter(*points[len(originals) :].T, s=11, c=colours, lw=0, alpha=0.85)
-    for number, (place, colour) in enumerate(
+    colors = nearness(vectors, originals) @ PALETTE
+    fig = new_figure(COLUMN_WIDTH, 3.9, layout="constrained")
+    axis = fig.subplots()
+    axis.scatter(*points[len(originals) :].T, s=11, c=colors, lw=0, alpha=0.85)
+    for number, (place, color) in enumerate(
         zip(points[: len(originals)], PALETTE, strict=True), 1
     ):
         star = {"marker": "*", "s": 190, "edgecolor": "black", "lw": 0.9, "zorder": 3}
-        axis.scatter(*place, color=[colour], label=f"original task {number}", **star)
+        axis.scatter(*place, color=[color], label=f"original task {number}", **star)
     axis.scatter(
         [], [], s=11, color="#808080", label=f"{len(vectors)} interpolated tasks"
     )
@@ -246,4 +257,3 @@ def draw(
         markerscale=0.7,
     )
     fig.savefig(path, dpi=200)
-    plt.close(fig)

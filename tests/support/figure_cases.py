@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from experiments.configs import rainbow_mnist, tabula_muris
-from experiments.figures import task_numbers as figure_task_numbers
+from experiments.figures import task_numbers
 from experiments.figures.task_numbers import Panel
 from experiments.tables.jobs import Job, Place
 from experiments.tables.store import record
 from mlti_jax.data import ClassPool, Splits
 from tests.support.table_files import leave_run
 
-RAINBOW = next(f for f in figure_task_numbers.FIGURES if f.name == "rainbow_mnist")
+RAINBOW = next(f for f in task_numbers.FIGURES if f.name == "rainbow_mnist")
 MAML, PROTONET = RAINBOW.panels
 
 

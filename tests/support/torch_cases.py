@@ -1,11 +1,11 @@
 """Small cases for tests of the PyTorch sides of the benchmark."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 
 from experiments.benchmark.cases import BIO, POSE, RAINBOW
-from experiments.benchmark.torch.case import DEFAULTS, REQUIRED, WRITTEN
+from experiments.benchmark.torch.case import IMPLEMENTED
 
 SMALL = {
     "filters": 4,
@@ -24,7 +24,7 @@ BASES = {
     "pose": replace(POSE, image_shape=(32, 32, 1), shots=4, queries=5, **SMALL),
 }
 NAMES = [
-    *((learner, net) for net in ("conv4", "mlp") for learner in WRITTEN["learner"]),
+    *((learner, net) for net in ("conv4", "mlp") for learner in IMPLEMENTED["learner"]),
     *(("maml", "resnet12"), ("protonet", "resnet12"), ("maml", "pose")),
 ]
 
@@ -32,11 +32,6 @@ NAMES = [
 def make_case(learner, backbone, **changes):
     """A small case."""
     return replace(BASES[backbone], learner=learner, **changes)
-
-
-def as_fields(case):
-    """A case as a mapping of what the PyTorch sides read."""
-    return {k: v for k, v in asdict(case).items() if k in (*REQUIRED, *DEFAULTS)}
 
 
 def pool_of(case):

@@ -1,93 +1,59 @@
-"""What the PyTorch sides of the benchmark read of a case, checked and completed."""
+"""Validation of a case for the PyTorch sides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import replace
 
-GRADIENT_LEARNERS = ("maml", "anil", "metasgd", "meta_curvature")
-METRIC_LEARNERS = ("protonet", "matchingnet")
-# What of ours is written in PyTorch too,
-WRITTEN = {
-    "learner": (*GRADIENT_LEARNERS, *METRIC_LEARNERS),
+from experiments.benchmark.cases import Case
+
+# Implemented in PyTorch,
+IMPLEMENTED = {
+    "learner": (
+        "maml", "anil", "metasgd", "meta_curvature", "protonet", "matchingnet",
+    ),
     "backbone": ("conv4", "mlp", "pose", "resnet12"),
     "strategy": ("mlti", "vanilla"),
-}
-# and what there is at all.
+}  # fmt: skip
+# and all possible values.
 CHOICES = {
     "setting": ("label_sharing", "non_label_sharing", "regression"),
     "interpolation": (None, "cutmix", "mixup"),
 }
-REQUIRED = (
-    "learner", "backbone", "setting", "image_shape", "ways", "shots", "queries",
-    "interpolation",
-)  # fmt: skip
-DEFAULTS = {
-    "strategy": "mlti",
-    "layers": (0,),
-    "first_adapted": 3,
-    "filters": 32,
-    "hidden": (500, 500),
-    "slope": 0.01,
-    "dropout": 0.0,
-    "block_filters": (64, 160, 320, 640),
-    "width": 1.0,
-    "tasks": 4,
-    "inner_steps": 5,
-    "inner_lr": 0.01,
-    "outer_lr": 1e-3,
-    "alpha": 2.0,
-}
 
 
-def read_case(case: Any) -> SimpleNamespace:
-    """Takes from a case what a step needs, and refuses what it can't run.
-
-    Args:
-      case: a mapping, or an object with attributes: `learner`, `backbone`, `setting`,
-        `image_shape` ((height, width, channels), or (features,)), `ways`, `shots`,
-        `queries`, `interpolation` (None, cutmix, mixup) and, if they are not to be
-        `DEFAULTS`, `strategy` (mlti; vanilla: no interpolation), `layers` (from which
-        the interpolation layer is drawn; 0 is the input), `alpha` (of the Beta
-        distribution), `first_adapted` (layer of the inner loop; ANIL's is the head),
-        `inner_steps`, `inner_lr`, `outer_lr`, `tasks`, and the size of the network:
-        `filters` (conv4), `hidden`, `slope`, `dropout` (mlp), `block_filters`
-        (resnet12), `width` (pose).
+def check_case(case: Case) -> Case:
+    """Validates a case for PyTorch and fills in the fields that follow from others.
 
     Returns:
-      All these as attributes, and `adapts`: whether the learner has an inner loop.
-      `NotImplementedError` says what is not written in PyTorch, `ValueError` what is
-      wrong.
+      The case, without interpolation if the strategy is vanilla, and with the head as
+      ANIL's first adapted layer.
+
+    Raises:
+      NotImplementedError: if a part of the case is not implemented in PyTorch.
+      ValueError: if a field, or a combination of fields, is wrong.
     """
-    is_mapping = isinstance(case, Mapping)
-    known = (*REQUIRED, *DEFAULTS)
-    unknown = [name for name in case if name not in known] if is_mapping else []
-    if unknown:
-        raise ValueError(f"unknown fields {unknown}; expected some of {known}.")
-    given = SimpleNamespace(**case) if is_mapping else case
-    missing = [name for name in REQUIRED if not hasattr(given, name)]
-    if missing:
-        raise ValueError(f"the case lacks {missing}.")
-    fields = {name: getattr(given, name) for name in REQUIRED}
-    fields |= {name: getattr(given, name, value) for name, value in DEFAULTS.items()}
-    for name, written in WRITTEN.items():
-        if fields[name] not in written:
+    for name, implemented in IMPLEMENTED.items():
+        if getattr(case, name) not in implemented:
             raise NotImplementedError(
-                f"{name} {fields[name]!r} is not written in PyTorch here, only "
-                f"{', '.join(written)} are."
+                f"{name} {getattr(case, name)!r} is not implemented in PyTorch;"
+                f" implemented: {', '.join(implemented)}."
             )
     for name, allowed in CHOICES.items():
-        if fields[name] not in allowed:
-            raise ValueError(f"{name} is {fields[name]!r}; expected one of {allowed}.")
-    read = SimpleNamespace(**fields, adapts=fields["learner"] in GRADIENT_LEARNERS)
-    _complete(read)
-    _check_together(read)
-    return read
+        value = getattr(case, name)
+        if value not in allowed:
+            raise ValueError(f"{name} is {value!r}; expected one of {allowed}.")
+    if case.strategy == "vanilla":
+        case = replace(case, interpolation=None)
+    if case.interpolation is None:
+        case = replace(case, layers=(0,))
+    if case.learner == "anil":
+        case = replace(case, first_adapted=num_blocks(case))
+    _check_combinations(case)
+    return case
 
 
-def number_of_blocks(case: Any) -> int:
-    """Layers of a case's network, without its head."""
+def num_blocks(case: Case) -> int:
+    """Number of layers of a case's network, without the head."""
     counts = {
         "conv4": 4,
         "mlp": len(case.hidden),
@@ -97,26 +63,16 @@ def number_of_blocks(case: Any) -> int:
     return counts[case.backbone]
 
 
-def _complete(case: SimpleNamespace) -> None:
-    if case.strategy == "vanilla":
-        case.interpolation = None
-    if case.interpolation is None:
-        case.layers = (0,)
-    if case.learner == "anil":
-        case.first_adapted = number_of_blocks(case)
-
-
-def _check_together(case: SimpleNamespace) -> None:
-    """Refuses fields that are right each by itself, but not together."""
+def _check_combinations(case: Case) -> None:
     if case.setting == "regression" and (not case.adapts or case.ways != 1):
         raise ValueError(
-            f"regression has no classes: learner is {case.learner!r} and ways "
-            f"{case.ways}; expected one of {GRADIENT_LEARNERS} and 1."
+            f"regression has no classes: learner is {case.learner!r} and ways is"
+            f" {case.ways}; expected a learner with an inner loop, and ways 1."
         )
-    blocks = number_of_blocks(case)
+    blocks = num_blocks(case)
     if case.adapts and not 0 <= case.first_adapted <= blocks:
         raise ValueError(
-            f"first_adapted is {case.first_adapted}; expected 0 to {blocks}, the head."
+            f"first_adapted is {case.first_adapted}; expected 0 to {blocks} (the head)."
         )
     deepest = case.first_adapted if case.adapts else blocks - 1
     if not case.layers or min(case.layers) < 0 or max(case.layers) > deepest:

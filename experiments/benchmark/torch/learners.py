@@ -1,18 +1,19 @@
-"""Losses of one task in plain PyTorch: an inner loop, or a comparison.
+"""Losses of one task in PyTorch, for gradient-based and metric-based learners.
 
-They are pure functions of parameters and samples, for a loop over tasks and for
-`torch.func.vmap` alike; the two differ in how the inner loop takes gradients.
+They are pure functions of parameters and samples, used by the loop over tasks and by
+`torch.func.vmap`; the two differ in how the inner loop computes gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from experiments.benchmark.cases import Case
 from experiments.benchmark.torch.networks import (
     Layer,
     Norm,
@@ -26,12 +27,12 @@ from experiments.benchmark.torch.update_rules import Gradient, Loss, descend, in
 
 
 class Model(NamedTuple):
-    """All that training changes.
+    """All trained parameters.
 
     Attributes:
-      layers: the network's parameters, by layer.
-      rule: for each parameter of each adapted layer, what the update rule learns for
-        it; empty where it learns nothing.
+      layers: parameters of the network, by layer.
+      rule: learned parameters of the update rule, for each parameter of each adapted
+        layer; empty lists if it learns none.
     """
 
     layers: list[list[Tensor]]
@@ -44,14 +45,14 @@ class Model(NamedTuple):
 
 
 class InnerLoop(NamedTuple):
-    """How the inner loop differentiates, and how it may normalise meanwhile."""
+    """How the inner loop differentiates, and a normalization that supports it."""
 
     gradient: Gradient
     norm: Norm
 
 
-def make_model(case: Any, network: Sequence[Layer], nhwc: bool = False) -> Model:
-    """Initialises; with `nhwc`, kernels lie in memory with the channels last."""
+def make_model(case: Case, network: Sequence[Layer], nhwc: bool = False) -> Model:
+    """Initializes the parameters; with `nhwc`, kernels are channels-last in memory."""
     layers = [layer.init() for layer in network]
     if nhwc:
         layers = [[_channels_last(p) for p in layer] for layer in layers]
@@ -63,19 +64,19 @@ def make_model(case: Any, network: Sequence[Layer], nhwc: bool = False) -> Model
 
 
 def run_sets(
-    case: Any, network: Sequence[Layer], layers: Parameters, x: Tensor
+    case: Case, network: Sequence[Layer], layers: Parameters, x: Tensor
 ) -> list[Tensor]:
     """Runs layers on a task's samples `[n, ...]`; returns its batches.
 
-    Learners with an inner loop normalise support and query set each by itself, the
-    others as one batch.
+    Learners with an inner loop normalize support and query set separately, the others
+    as one batch.
     """
     batches = x.split(set_sizes(case)) if case.adapts else [x]
     return [run_layers(network, layers, h) for h in batches]
 
 
 def task_loss(
-    case: Any,
+    case: Case,
     network: Sequence[Layer],
     model: Model,
     inner: InnerLoop,
@@ -86,10 +87,11 @@ def task_loss(
     """Query loss of one task.
 
     Args:
-      case: as from `read_case`.
-      network, model: layers and parameters.
+      case: as returned by `check_case`.
+      network: the layers.
+      model: their parameters.
       inner: `AUTOGRAD`, or `FUNCTIONAL` under `vmap`.
-      layer: the layer at which x enters.
+      layer: the layer that x is the input of.
       x: samples `[n, ...]`, the support set first.
       y: their classes `[n]`, or soft labels or targets `[n, D]`.
     """
@@ -101,7 +103,7 @@ def task_loss(
 
 
 def adaptation_loss(
-    case: Any,
+    case: Case,
     network: Sequence[Layer],
     model: Model,
     inner: InnerLoop,
@@ -110,7 +112,7 @@ def adaptation_loss(
 ) -> Tensor:
     """Query loss after second-order gradient steps on the support set.
 
-    `network` holds the adapted layers, `h` what enters them, as support and query set.
+    `network` holds the adapted layers, `h` their inputs: support and query set.
     """
     support_y, query_y = y.split(set_sizes(case))
     objective = F.mse_loss if case.setting == "regression" else F.cross_entropy
@@ -125,14 +127,14 @@ def adaptation_loss(
 
 
 def autograd_gradient(loss: Loss, adapted: Parameters) -> Parameters:
-    """A gradient that can be differentiated, by `torch.autograd`."""
+    """Differentiable gradient, with `torch.autograd`."""
     flat = [p.requires_grad_() for own in adapted for p in own]
     gradient = iter(torch.autograd.grad(loss(adapted), flat, create_graph=True))
     return [[next(gradient) for _ in own] for own in adapted]
 
 
 def functional_gradient(loss: Loss, adapted: Parameters) -> Parameters:
-    """The same by `torch.func`, which `vmap` can batch."""
+    """Differentiable gradient, with `torch.func`, which `vmap` can batch."""
     return torch.func.grad(loss)(adapted)
 
 
@@ -140,16 +142,16 @@ AUTOGRAD = InnerLoop(autograd_gradient, fused_norm)
 FUNCTIONAL = InnerLoop(functional_gradient, composed_norm)
 
 
-def protonet_loss(case: Any, z: Tensor, y: Tensor) -> Tensor:
-    """Squared distances to the means of the classes; `z [n, D]`, `y [n]`."""
+def protonet_loss(case: Case, z: Tensor, y: Tensor) -> Tensor:
+    """Loss from squared distances to class means; `z [n, D]`, `y [n]`."""
     support_z, query_z = z.split(set_sizes(case))
     prototypes = support_z.unflatten(0, (case.ways, case.shots)).mean(1)
     distances = (query_z[:, None] - prototypes).square().sum(-1)
     return F.cross_entropy(-distances, y[len(support_z) :])
 
 
-def matchingnet_loss(case: Any, z: Tensor, y: Tensor) -> Tensor:
-    """Attention to the support set by cosine; `z [n, D]`, `y [n]`."""
+def matchingnet_loss(case: Case, z: Tensor, y: Tensor) -> Tensor:
+    """Loss from cosine attention to the support set; `z [n, D]`, `y [n]`."""
     support_z, query_z = F.normalize(z, dim=1).split(set_sizes(case))
     scores = (query_z @ support_z.T).unflatten(1, (case.ways, case.shots))
     return F.cross_entropy(scores.logsumexp(2), y[len(support_z) :])

@@ -1,9 +1,9 @@
-"""Networks in plain PyTorch, as lists of layers of which any part can be run alone.
+"""Networks in PyTorch, as lists of layers of which any contiguous part can be run.
 
-A layer is a pair of functions; its parameters are a list of tensors, kept apart, so
-that an inner loop can put others in their place. A block has the weight of its linear
-map, then scale and shift of the normalisation; a residual block has four of these
-triples; a plain linear map has weight and bias. Images are `[N, C, H, W]`.
+A layer is a pair of functions. Its parameters are a separate list of tensors, which an
+inner loop can replace: the weight of the linear map, then scale and shift of the
+normalization; four such triples for a residual block; weight and bias for a plain
+linear map. Images are `[N, C, H, W]`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# (input, scale [C], shift [C]) -> input, normalised by the statistics of the batch
+from experiments.benchmark.cases import Case
+
+# (input, scale [C], shift [C]) -> input, normalized with the batch statistics
 Norm = Callable[[Tensor, Tensor, Tensor], Tensor]
 Parameters = Sequence[Sequence[Tensor]]  # by layer
 
@@ -29,9 +31,9 @@ class Layer(NamedTuple):
     """A layer without its parameters.
 
     Attributes:
-      init: makes the parameters.
+      init: initializes the parameters.
       run: `(parameters, input [N, ...], norm) -> output [N, ...]`.
-      dense: whether it is a fully connected block, which takes a `Displaced` weight.
+      dense: whether it is a fully connected block, which accepts a `Displaced` weight.
     """
 
     init: Callable[[], list[Tensor]]
@@ -40,10 +42,11 @@ class Layer(NamedTuple):
 
 
 class Displaced(NamedTuple):
-    """A weight and a displacement of it, zero, of which the derivative is wanted.
+    """A weight and a displacement of zero, to differentiate with respect to.
 
-    For a linear map of few samples h, whose gradient is `G = g.T @ h`, that derivative
-    is `left @ G @ right.T`, by products with N rows instead of O or I.
+    For a linear map of few samples h with gradient `G = g.T @ h`, the derivative with
+    respect to the displacement is `left @ G @ right.T`, computed from products with N
+    rows instead of O or I.
 
     Attributes:
       weight: `[O, I]`.
@@ -58,21 +61,21 @@ class Displaced(NamedTuple):
     right: Tensor
 
     def map(self, h: Tensor) -> Tensor:
-        """What the weight makes of `h [N, I]`."""
+        """Applies the displaced weight to `h [N, I]`."""
         moved = F.linear(F.linear(h, self.right), self.displacement) @ self.left
         return F.linear(h, self.weight) + moved
 
 
 def fused_norm(h: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Batch norm as one call; `h` is `[N, C]` or `[N, C, H, W]`."""
+    """Batch normalization as one call; `h` is `[N, C]` or `[N, C, H, W]`."""
     return F.batch_norm(h, None, None, scale, shift, training=True)
 
 
 def composed_norm(h: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """The same from simple operations, whose derivatives `torch.func` gets right.
+    """Batch normalization from simple operations, for `torch.func`.
 
-    Under `vmap`, the second derivative of `F.batch_norm` by `torch.func.grad` takes the
-    statistics for constants: the loss is right, and the meta-gradient is not.
+    Under `vmap`, the second derivative of `F.batch_norm` with `torch.func.grad` treats
+    the statistics as constants: the loss is correct, but the meta-gradient is not.
     """
     axes = [0, *range(2, h.ndim)]
     var, mean = torch.var_mean(h, axes, correction=0, keepdim=True)
@@ -84,35 +87,35 @@ def composed_norm(h: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 def run_layers(
     network: Sequence[Layer], parameters: Parameters, h: Tensor, norm: Norm = fused_norm
 ) -> Tensor:
-    """Runs consecutive layers on `h [N, ...]`; one entry of `parameters` for each."""
+    """Runs consecutive layers on `h [N, ...]`, with one entry of `parameters` each."""
     for layer, own in zip(network, parameters, strict=True):
         h = layer.run(own, h, norm)
     return h
 
 
-def make_network(case: Any) -> list[Layer]:
-    """The layers of a case, with a linear head for learners with an inner loop."""
+def make_network(case: Case) -> list[Layer]:
+    """Layers of a case, including a linear head for learners with an inner loop."""
     blocks, features = NETWORKS[case.backbone](case)
     return [*blocks, linear(features, (case.ways,))] if case.adapts else blocks
 
 
-def conv4(case: Any) -> tuple[list[Layer], int]:
-    """Four blocks, each to half the size; also how many features come out."""
+def conv4(case: Case) -> tuple[list[Layer], int]:
+    """Four blocks that halve the size; also returns the number of output features."""
     height, width, channels = case.image_shape
     widths = [channels] + [case.filters] * 4
     blocks = [conv_block(i, o, pool=True) for i, o in pairwise(widths)]
     return blocks, case.filters * (height // 16) * (width // 16)
 
 
-def mlp(case: Any) -> tuple[list[Layer], int]:
+def mlp(case: Case) -> tuple[list[Layer], int]:
     """Fully connected blocks."""
     widths = [*case.image_shape, *case.hidden]
     blocks = [dense_block(i, o, case.slope, case.dropout) for i, o in pairwise(widths)]
     return blocks, widths[-1]
 
 
-def pose(case: Any) -> tuple[list[Layer], int]:
-    """Three blocks to a sixteenth of the size, 14x14 numbers, and four blocks."""
+def pose(case: Case) -> tuple[list[Layer], int]:
+    """Three blocks that reduce the size 16-fold, a 14x14 map, and four blocks."""
     height, width, channels = case.image_shape
     fixed, adaptive = (
         [max(1, round(case.width * size)) for size in sizes]
@@ -131,8 +134,8 @@ def pose(case: Any) -> tuple[list[Layer], int]:
     return blocks, adaptive[-1]
 
 
-def resnet12(case: Any) -> tuple[list[Layer], int]:
-    """Residual blocks, of the last the mean over positions."""
+def resnet12(case: Case) -> tuple[list[Layer], int]:
+    """Residual blocks, followed by the mean over positions."""
     widths = [case.image_shape[-1], *case.block_filters]
     last = len(case.block_filters) - 1
     blocks = [
@@ -153,12 +156,12 @@ def conv_block(
     pool: bool = False,
     mean: bool = False,
 ) -> Layer:
-    """3x3 convolution, norm, perhaps 2x2 maxima, ReLU, perhaps mean over positions."""
+    """3x3 convolution, norm, optional 2x2 max pooling, ReLU, optional global mean."""
 
     def run(own: Sequence[Tensor], h: Tensor, norm: Norm) -> Tensor:
         weight, scale, shift = own
         h = norm(F.conv2d(h, weight, stride=stride, padding=1), scale, shift)
-        # ReLU commutes with the maximum, and has a quarter to do after it.
+        # ReLU commutes with the maximum, and after pooling has a quarter of the inputs.
         h = F.relu(F.max_pool2d(h, 2) if pool else h)
         return h.mean((2, 3)) if mean else h
 
@@ -180,7 +183,7 @@ def dense_block(inputs: int, features: int, slope: float, dropout: float) -> Lay
 
 
 def residual_block(inputs: int, filters: int, *, mean: bool = False) -> Layer:
-    """Three 3x3 convolutions beside a 1x1 one, to half the size, perhaps its mean."""
+    """Three 3x3 convolutions with a 1x1 shortcut, pooling, optional global mean."""
     slope = 0.1
 
     def init() -> list[Tensor]:
@@ -201,7 +204,7 @@ def residual_block(inputs: int, filters: int, *, mean: bool = False) -> Layer:
 
 
 def linear(inputs: int, shape: tuple[int, ...]) -> Layer:
-    """Flattens, maps linearly, and gives the outputs a shape."""
+    """Flattens, applies a linear map and reshapes the outputs."""
     outputs = math.prod(shape)
 
     def run(own: Sequence[Tensor], h: Tensor, norm: Norm) -> Tensor:

@@ -1,26 +1,24 @@
-"""Whole training steps in plain PyTorch: the other sides of the speed comparison.
+"""Whole training steps in PyTorch, for the speed comparison.
 
-A step draws a meta-batch from a pool held on the device, interpolates its tasks
-(Eqs. 5 and 6 of the paper), runs the learner on each, with second-order gradients where
-it adapts, and updates the parameters with Adam. It is written as one writes it in
-PyTorch when speed matters and no compiler is asked: one gather for the meta-batch,
-frozen layers outside the inner loop, no copy that the mathematics does not need.
+A step draws a meta-batch from a pool on the device, interpolates its tasks (Eqs. 5 and
+6 of the paper), runs the learner on each, with second-order gradients if it adapts, and
+updates the parameters with Adam. It is written for speed in eager mode: one gather per
+meta-batch, frozen layers outside the inner loop, no unnecessary copies.
 
-`make_step` takes the tasks one after the other, `make_vmap_step` all at once. What a
-case is, see `torch_case.read_case`.
+`make_step` runs the tasks in a loop, `make_vmap_step` all at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.benchmark.torch.case import read_case
+from experiments.benchmark.cases import Case
+from experiments.benchmark.torch.case import check_case
 from experiments.benchmark.torch.learners import (
     AUTOGRAD,
     FUNCTIONAL,
@@ -42,56 +40,60 @@ MetaLosses = Callable[..., Iterator[Tensor] | Sequence[Tensor]]
 
 
 def make_step(
-    case: Any,
+    case: Case,
     pool_x: np.ndarray,
     pool_index: np.ndarray,
     *,
     channels_last: bool = False,
     pool_y: np.ndarray | None = None,
 ) -> Callable[[], Tensor]:
-    """Builds a training step, tasks in a loop, with its own parameters and Adam state.
+    """Builds a training step that runs tasks in a loop, with parameters and Adam state.
 
     Args:
-      case: the setting to run, see `read_case`.
+      case: the step.
       pool_x: all samples, `[M, H, W, C]` images or `[M, F]` features; `uint8` values
-        are divided by 255 after the gather, floating-point ones are taken as they are.
+        are divided by 255 after the gather, floating-point values are not changed.
       pool_index: rows of `pool_x`, `[domains, classes, samples]` for label-sharing
         tasks, which have all classes, and `[groups, samples]` otherwise, where a group
         is a class, or the object of a regression task.
-      channels_last: whether images and kernels lie in memory as NHWC; the shapes that
-        PyTorch sees, and the results, are the same.
-      pool_y: targets `[M, 1]` for regression; random ones if not given.
+      channels_last: whether images and kernels are stored as NHWC; shapes and results
+        are the same.
+      pool_y: targets `[M, 1]` for regression; random if None.
 
     Returns:
-      A function without arguments that makes one update and returns the loss before
+      A function without arguments that performs one update and returns the loss before
       it as a detached scalar. Its attribute `model` holds the parameters.
+
+    Raises:
+      NotImplementedError, ValueError: see `check_case`.
     """
     return _make_step(case, loop_losses, pool_x, pool_index, pool_y, channels_last)
 
 
 def make_vmap_step(
-    case: Any,
+    case: Case,
     pool_x: np.ndarray,
     pool_index: np.ndarray,
     *,
     pool_y: np.ndarray | None = None,
 ) -> Callable[[], Tensor]:
-    """The same step with all tasks at once, by `torch.func.vmap`; see `make_step`."""
+    """Builds a step that runs all tasks at once with `torch.func.vmap`."""
     return _make_step(case, vmap_losses, pool_x, pool_index, pool_y)
 
 
 def loop_losses(
-    case: Any, network: Sequence[Layer], model: Model, layer: int, x: Tensor, y: Tensor
+    case: Case, network: Sequence[Layer], model: Model, layer: int, x: Tensor, y: Tensor
 ) -> Iterator[Tensor]:
-    """Interpolates tasks, if at all, at `layer`, and gives the loss of each in turn.
+    """Interpolates tasks at `layer`, if the case does, and yields their losses.
 
-    The losses add up to the sum over tasks. Those whose graphs hang together, because
-    hidden representations were mixed, come as one: every loss can be differentiated
-    before the next is computed, so that all use the same memory.
+    The losses sum to the total over tasks. Each can be differentiated before the next
+    is computed, so all use the same memory. Tasks whose graphs are connected, because
+    hidden representations were mixed, yield a single sum.
 
     Args:
-      case: as from `read_case`.
-      network, model: layers and parameters.
+      case: as returned by `check_case`.
+      network: the layers.
+      model: their parameters.
       layer: where the tasks are mixed.
       x: a meta-batch `[tasks, n, ...]` at the input.
       y: its classes `[tasks, n]` or targets `[tasks, n, D]`.
@@ -108,9 +110,9 @@ def loop_losses(
 
 
 def vmap_losses(
-    case: Any, network: Sequence[Layer], model: Model, layer: int, x: Tensor, y: Tensor
+    case: Case, network: Sequence[Layer], model: Model, layer: int, x: Tensor, y: Tensor
 ) -> list[Tensor]:
-    """The same with all tasks at once, as one sum; arguments as in `loop_losses`."""
+    """As `loop_losses`, with all tasks at once and a single sum."""
     vmap = partial(torch.func.vmap, randomness="different")
     if layer:
         shared = network[:layer], model.layers[:layer]
@@ -122,14 +124,14 @@ def vmap_losses(
 
 
 def _make_step(
-    case: Any,
+    case: Case,
     losses: MetaLosses,
     pool_x: np.ndarray,
     pool_index: np.ndarray,
     pool_y: np.ndarray | None,
     nhwc: bool = False,
 ) -> Callable[[], Tensor]:
-    case = read_case(case)
+    case = check_case(case)
     pool = make_task_pool(case, pool_x, pool_index, pool_y, nhwc)
     network = make_network(case)
     model = make_model(case, network, pool.nhwc)

@@ -1,20 +1,22 @@
-"""Meta-batches in plain PyTorch: drawn from a pool on the device, and interpolated.
+"""Meta-batches in PyTorch: drawn from a pool on the device, and interpolated.
 
-A task lists its support set, then its query set, each class by class, so that either
-set, or both as one batch, is a view. Shapes: x `[tasks, n, ...]` and y `[tasks, n]`
-(classes) or `[tasks, n, D]` (soft labels, targets) with n = ways * (shots + queries).
+A task lists its support set, then its query set, each ordered by class: either set, or
+both as one batch, is a view. Shapes: x `[tasks, n, ...]` and y `[tasks, n]` (classes)
+or `[tasks, n, D]` (soft labels, targets) with n = ways * (shots + queries).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from experiments.benchmark.cases import Case
 
 
 class TaskPool(NamedTuple):
@@ -25,7 +27,7 @@ class TaskPool(NamedTuple):
         `[M, H, W, C]`.
       y: targets `[M, D]`; None for classes.
       index: rows of x, `[domains, classes, samples]` or `[groups, samples]`.
-      nhwc: whether images lie in memory, and are gathered, with the channels last.
+      nhwc: whether images are stored, and gathered, with the channels last.
     """
 
     x: Tensor
@@ -35,13 +37,13 @@ class TaskPool(NamedTuple):
 
 
 def make_task_pool(
-    case: Any,
+    case: Case,
     pool_x: np.ndarray,
     pool_index: np.ndarray,
     pool_y: np.ndarray | None = None,
     nhwc: bool = False,
 ) -> TaskPool:
-    """Puts samples on the device; arguments as in `torch_steps.make_step`."""
+    """Puts samples on the device; arguments as in `steps.make_step`."""
     index = torch.from_numpy(np.asarray(pool_index, np.int64))
     _check_index(case, tuple(index.shape))
     x = torch.from_numpy(np.ascontiguousarray(pool_x))
@@ -57,13 +59,13 @@ def make_task_pool(
     return TaskPool(x, y, index, nhwc)
 
 
-def set_sizes(case: Any) -> list[int]:
-    """Samples of a support set and of a query set."""
+def set_sizes(case: Case) -> list[int]:
+    """Number of samples in a support set and in a query set."""
     return [case.ways * case.shots, case.ways * case.queries]
 
 
-def draw_tasks(case: Any, pool: TaskPool) -> tuple[Tensor, Tensor]:
-    """Draws a meta-batch: x and y."""
+def draw_tasks(case: Case, pool: TaskPool) -> tuple[Tensor, Tensor]:
+    """Draws x and y of a meta-batch."""
     if case.setting == "label_sharing":
         rows = pool.index[torch.randint(len(pool.index), (case.tasks,))]
     else:
@@ -81,22 +83,22 @@ def draw_tasks(case: Any, pool: TaskPool) -> tuple[Tensor, Tensor]:
     return x, class_labels(case).expand(case.tasks, -1)
 
 
-def class_labels(case: Any) -> Tensor:
+def class_labels(case: Case) -> Tensor:
     """The class of each sample of a task, `[n]`."""
     classes = torch.arange(case.ways)
     sizes = (case.shots, case.queries)
     return torch.cat([classes.repeat_interleave(size) for size in sizes])
 
 
-def interpolate(case: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Mixes each task with a partner from the meta-batch, perhaps itself.
+def interpolate(case: Case, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Mixes each task with a partner from the meta-batch, possibly itself.
 
     Learners with an inner loop mix random pairs of samples and their labels or targets
-    (Eq. 5) unless tasks have classes of their own; everything else pairs whole classes,
-    which keep the labels of the task (Eq. 6).
+    (Eq. 5), except for non-label-sharing tasks. All others mix pairs of classes, which
+    keep the labels of the task (Eq. 6).
 
     Args:
-      case: as from `read_case`.
+      case: as returned by `check_case`.
       x: the tasks, at any layer.
       y: their classes or targets.
 
@@ -127,7 +129,7 @@ def interpolate(case: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def choose(values: Sequence[int]) -> int:
-    """One of some values, at random."""
+    """Draws one of the values."""
     return values[torch.randint(len(values), ()).item()]
 
 
@@ -135,14 +137,14 @@ def _as_rank(a: Tensor, rank: int) -> Tensor:
     return a.view(-1, *(1,) * (rank - 1))
 
 
-def _sample_pairs(case: Any) -> Tensor:
-    """Partner sample of each sample, `[n]`: any of the same set."""
+def _sample_pairs(case: Case) -> Tensor:
+    """Partner of each sample, `[n]`: a random one of the same set."""
     support, query = set_sizes(case)
     return torch.cat([torch.randperm(support), support + torch.randperm(query)])
 
 
-def _class_pairs(case: Any) -> Tensor:
-    """Partner sample of each sample, `[n]`: one pairing of classes for both sets."""
+def _class_pairs(case: Case) -> Tensor:
+    """Partner of each sample, `[n]`: one pairing of classes for both sets."""
     classes = torch.randperm(case.ways)[:, None]
     support = classes * case.shots + _permutations(case.ways, case.shots)
     query = classes * case.queries + _permutations(case.ways, case.queries)
@@ -150,12 +152,12 @@ def _class_pairs(case: Any) -> Tensor:
 
 
 def _cutmix_box(height: int, width: int, lam: float) -> tuple[slice, slice, float]:
-    """Box of area `1 - lam` about a uniform centre, and the area kept outside it."""
+    """Box of area `1 - lam` around a uniform center, and the share outside of it."""
     side = math.sqrt(1 - lam)
     spans = []
     for size in (height, width):
-        centre, half = choose(range(size)), int(size * side) // 2
-        spans.append(slice(max(centre - half, 0), min(centre + half, size)))
+        center, half = choose(range(size)), int(size * side) // 2
+        spans.append(slice(max(center - half, 0), min(center + half, size)))
     area = math.prod(span.stop - span.start for span in spans)
     return *spans, 1 - area / (height * width)
 
@@ -165,8 +167,8 @@ def _permutations(*shape: int) -> Tensor:
     return torch.rand(shape).argsort(-1)
 
 
-def _check_index(case: Any, shape: tuple[int, ...]) -> None:
-    """Refuses what would otherwise run and measure something else."""
+def _check_index(case: Case, shape: tuple[int, ...]) -> None:
+    """Raises `ValueError` for shapes that would run but measure something else."""
     if case.setting != "label_sharing":
         if len(shape) != 2:
             raise ValueError(

@@ -1,34 +1,34 @@
-"""How an inner-loop gradient becomes a step, in plain PyTorch.
+"""Update rules of the inner loop in PyTorch.
 
-A rule learns some tensors for each parameter that it changes: none (MAML, ANIL), a step
-size for each entry (MetaSGD), or a matrix for each mode (Meta-Curvature).
+A rule learns, for each parameter that it updates, nothing (MAML, ANIL), a step size per
+entry (MetaSGD), or a matrix per mode (Meta-Curvature).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from experiments.benchmark.cases import Case
 from experiments.benchmark.torch.networks import Displaced, Layer, Parameters
 
 Loss = Callable[[Parameters], Tensor]
 # (loss, parameters) -> gradient, like the parameters
 Gradient = Callable[[Loss, Parameters], Parameters]
-# For each layer, for each of its parameters, what the rule has learned for it.
+# By layer and parameter: the tensors that the rule has learned.
 RuleParameters = Sequence[Sequence[Sequence[Tensor]]]
 
 
-def init_rule(case: Any, adapted: Parameters) -> list[list[list[Tensor]]]:
-    """What the rule of a case learns for the parameters of the adapted layers."""
+def init_rule(case: Case, adapted: Parameters) -> list[list[list[Tensor]]]:
+    """Initializes the learned tensors for the parameters of the adapted layers."""
     return [[_learned(case, p) for p in layer] for layer in adapted]
 
 
 def descend(
-    case: Any,
+    case: Case,
     network: Sequence[Layer],
     rule: RuleParameters,
     adapted: Parameters,
@@ -38,17 +38,17 @@ def descend(
     """One step of the inner loop.
 
     Args:
-      case: as from `read_case`.
+      case: as returned by `check_case`.
       network: the adapted layers.
-      rule: as from `init_rule`.
-      adapted: their parameters.
-      loss: of parameters like these.
-      gradient: how to differentiate it.
+      rule: as returned by `init_rule`.
+      adapted: parameters of the adapted layers.
+      loss: function of such parameters.
+      gradient: differentiates the loss.
 
     Returns:
       The parameters after the step.
     """
-    # Where there is a short way, the gradient by a displacement is the step itself.
+    # With a `Displaced` weight, the gradient of the displacement is the step itself.
     short = [
         [case.learner == "meta_curvature" and layer.dense and p.ndim == 2 for p in own]
         for layer, own in zip(network, adapted, strict=True)
@@ -68,9 +68,9 @@ def descend(
 
 
 def transform_modes(gradient: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """Multiplies `[O]`, `[O, I]` or `[O, I, kh, kw]` along each mode by a matrix.
+    """Multiplies `[O]`, `[O, I]` or `[O, I, kh, kw]` with a matrix along each mode.
 
-    The positions of a window are one mode: `matrices` are `[O, O]`, then `[I, I]`, then
+    The positions of a kernel form one mode: `matrices` are `[O, O]`, then `[I, I]`, then
     `[kh * kw, kh * kw]`.
     """
     if gradient.ndim == 1:
@@ -82,17 +82,17 @@ def transform_modes(gradient: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     return (matrices[1] @ F.linear(out, matrices[2])).reshape(gradient.shape)
 
 
-def _fixed_step(case: Any, p: Tensor, gradient: Tensor, own: Sequence) -> Tensor:
+def _fixed_step(case: Case, p: Tensor, gradient: Tensor, own: Sequence) -> Tensor:
     del own
     return p.sub(gradient, alpha=case.inner_lr)
 
 
-def _learned_step(case: Any, p: Tensor, gradient: Tensor, own: Sequence) -> Tensor:
+def _learned_step(case: Case, p: Tensor, gradient: Tensor, own: Sequence) -> Tensor:
     del case
     return torch.addcmul(p, gradient, own[0], value=-1)
 
 
-def _curved_step(case: Any, p: Tensor, gradient: Tensor, own: Sequence) -> Tensor:
+def _curved_step(case: Case, p: Tensor, gradient: Tensor, own: Sequence) -> Tensor:
     return p.sub(transform_modes(gradient, own), alpha=case.inner_lr)
 
 
@@ -104,7 +104,7 @@ _STEPS = {
 }
 
 
-def _learned(case: Any, p: Tensor) -> list[Tensor]:
+def _learned(case: Case, p: Tensor) -> list[Tensor]:
     if case.learner == "metasgd":
         return [torch.full_like(p, case.inner_lr)]
     if case.learner == "meta_curvature":
@@ -114,7 +114,7 @@ def _learned(case: Any, p: Tensor) -> list[Tensor]:
 
 
 def _each(function: Callable, *by_layer: Sequence[Sequence]) -> list[list]:
-    """Calls a function for each parameter of each layer."""
+    """Calls a function on each parameter of each layer."""
     return [
         [function(*each) for each in zip(*layers, strict=True)]
         for layers in zip(*by_layer, strict=True)

@@ -10,12 +10,7 @@ import pytest
 from absl import flags
 
 from experiments.benchmark import __main__ as benchmark
-from experiments.benchmark import account as benchmark_account
-from experiments.benchmark import memory as benchmark_memory
-from experiments.benchmark import scaling as benchmark_scaling
-from experiments.benchmark import steps as benchmark_steps
-from experiments.benchmark import timing
-from experiments.benchmark import torch_sides as benchmark_torch
+from experiments.benchmark import breakdown, memory, scaling, steps, timing
 from experiments.benchmark.cases import (
     ALL_CASES,
     BIO,
@@ -28,6 +23,7 @@ from experiments.benchmark.cases import (
 )
 from experiments.benchmark.flops import conv4_flops, step_flops
 from experiments.benchmark.program import compile_case
+from experiments.benchmark.torch import sides as torch_sides
 from mlti_jax.errors import InputError
 from tests.support.small_cases import shrink
 
@@ -145,7 +141,7 @@ def test_growth_is_that_of_the_peak():
         for _ in range(3):  # each is freed before the next
             bytearray(size)
 
-    grown = benchmark_torch.growth_while(run)
+    grown = torch_sides.growth_while(run)
     assert 0.9 * size < grown < 1.5 * size
 
 
@@ -155,13 +151,13 @@ def test_a_side_that_there_is_not_is_refused_with_its_reason(monkeypatch):
             raise NotImplementedError("no rule for this")
         return lambda: None
 
-    monkeypatch.setattr(benchmark_torch, "make_step", make_step)
-    monkeypatch.setattr(benchmark_torch.importlib.util, "find_spec", lambda name: 1)
-    result = benchmark_steps.measure_case("bio", shrink(BIO), 1, 0.01)
+    monkeypatch.setattr(torch_sides, "make_step", make_step)
+    monkeypatch.setattr(torch_sides.importlib.util, "find_spec", lambda name: 1)
+    result = steps.measure_case("bio", shrink(BIO), 1, 0.01)
     assert sorted(result["time"]) == ["jax", "torch"]  # features have no channels
     assert result["refused"] == {"torch_vmap": "no rule for this"}
-    assert benchmark_steps.table(result).endswith("no torch_vmap: no rule for this")
-    sides, _ = benchmark_torch.make_sides(RAINBOW, ("torch_channels_last",))
+    assert steps.table(result).endswith("no torch_vmap: no rule for this")
+    sides, _ = torch_sides.make_sides(RAINBOW, ("torch_channels_last",))
     assert list(sides) == ["torch_channels_last"]
 
 
@@ -185,8 +181,8 @@ def test_a_side_that_there_is_not_is_refused_with_its_reason(monkeypatch):
 def test_all_sides_of_a_case_are_timed(name):
     pytest.importorskip("torch")
     case = shrink(ALL_CASES[name])
-    result = benchmark_steps.measure_case(name, case, 1, 0.01)
-    sides = set(benchmark_torch.SIDES)
+    result = steps.measure_case(name, case, 1, 0.01)
+    sides = set(torch_sides.SIDES)
     sides -= {"torch_channels_last"} if case.backbone == "mlp" else set()
     assert set(result["ratio"]) | set(result["refused"]) == sides
     for side, ratio in result["ratio"].items():
@@ -199,9 +195,9 @@ def test_all_sides_of_a_case_are_timed(name):
 @pytest.mark.parity
 def test_memory_of_pytorch_is_measured_in_a_process_of_its_own():
     pytest.importorskip("torch")
-    assert benchmark_torch.resident_growth("protonet_bio_vanilla", "torch") > 1e6
+    assert torch_sides.resident_growth("protonet_bio_vanilla", "torch") > 1e6
     with pytest.raises(InputError, match="unknown side"):
-        benchmark_torch.resident_growth("protonet_bio_vanilla", "jax")
+        torch_sides.resident_growth("protonet_bio_vanilla", "jax")
 
 
 # ----------------------------------------------------------------- tables, pictures
@@ -211,7 +207,7 @@ def test_memory_of_pytorch_is_measured_in_a_process_of_its_own():
 def test_results_and_chart_are_written(tmp_path):
     results = []
     for number, name in enumerate(("protonet_bio_vanilla", "protonet_bio_mlti")):
-        result = benchmark_steps.measure_case(name, shrink(ALL_CASES[name]), 1, 0.01)
+        result = steps.measure_case(name, shrink(ALL_CASES[name]), 1, 0.01)
         result["ratio"] = {"torch": 2.0 + number, "torch_vmap": 0.5}
         results.append(result)
     benchmark.write(results, tmp_path / "new")
@@ -221,7 +217,7 @@ def test_results_and_chart_are_written(tmp_path):
     assert_drawn(tmp_path / "new" / "ratios.png")
     # The slower of the two forms of a step stands for both.
     results[0]["time"]["jax"]["median_ms"] = 1e9
-    assert benchmark_account.slowest(results) == ("protonet_bio_vanilla",)
+    assert breakdown.slowest(results) == ("protonet_bio_vanilla",)
 
 
 def test_operations_by_hand():
@@ -270,17 +266,15 @@ def test_operations_by_hand_are_those_that_xla_counts():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["maml_bio_mlti", "protonet_bio_vanilla"])
 def test_account_has_all_parts(name, tmp_path):
-    account = benchmark_account.measure_case(
-        name, shrink(ALL_CASES[name]), PEAKS, 1, 0.01
-    )
-    assert set(account["parts"]) == {*benchmark_account.PARTS, "dispatch"}
+    account = breakdown.measure_case(name, shrink(ALL_CASES[name]), PEAKS, 1, 0.01)
+    assert set(account["parts"]) == {*breakdown.PARTS, "dispatch"}
     step = account["programs"]["step"]["median_ms"]
-    parts = [account["parts"][part] for part in benchmark_account.PARTS]
+    parts = [account["parts"][part] for part in breakdown.PARTS]
     assert sum(parts) == pytest.approx(step)
     limit = account["limit"]
     assert limit["gflops"] == pytest.approx(limit["gflop_by_hand"] / step * 1e3)
     assert limit["share_of_peak"] == pytest.approx(limit["gflops"] / 100)
-    lines = benchmark_account.table(account).splitlines()
+    lines = breakdown.table(account).splitlines()
     assert len(lines) == 3 + len(parts) + 1
     benchmark.write([account], tmp_path)
     assert_drawn(tmp_path / "account.png")
@@ -289,12 +283,12 @@ def test_account_has_all_parts(name, tmp_path):
 @pytest.mark.slow
 def test_memory_has_a_row_for_every_combination(tmp_path):
     case = replace(shrink(BIO), interpolation=None, shots=5, hidden=(4, 50))
-    result = benchmark_memory.measure_cases({"bio": case}, (2,), (1, 20))
-    assert len(result["rows"]) == 2 * len(benchmark_memory.FORMS)
+    result = memory.measure_cases({"bio": case}, (2,), (1, 20))
+    assert len(result["rows"]) == 2 * len(memory.FORMS)
     growth = {row["form"]: row["bytes_per_inner_step"] for row in result["growth"]}
     assert growth["plain"] > growth["remat"] >= 0
-    rows = len(benchmark_memory.FORMS)
-    assert len(benchmark_memory.table(result).splitlines()) == 2 + rows
+    rows = len(memory.FORMS)
+    assert len(memory.table(result).splitlines()) == 2 + rows
     benchmark.write([result], tmp_path)
     assert_drawn(tmp_path / "memory.png")
 
@@ -303,13 +297,13 @@ def test_memory_has_a_row_for_every_combination(tmp_path):
 def test_scaling_has_a_row_for_every_size(tmp_path):
     sizes = {"tasks": (2, 4), "inner_steps": (1,), "pool": (1, 3)}
     case = shrink(ALL_CASES["protonet_bio_vanilla"])
-    result = benchmark_scaling.measure_cases({"bio": case}, sizes, 1, 0.01)
+    result = scaling.measure_cases({"bio": case}, sizes, 1, 0.01)
     rows = {(row["varied"], row["size"]): row for row in result["rows"]}
     assert set(rows) == {(name, size) for name in sizes for size in sizes[name]}
     pools = [rows["pool", size]["memory"]["arguments"] for size in (1, 3)]
     samples, features = 3 * 2 * 6, 8
     index = 4 * samples  # int32; features are bytes
     assert pools[1] - pools[0] == pytest.approx(2 * samples * features + 2 * index)
-    assert len(benchmark_scaling.table(result).splitlines()) == 2 + 5
+    assert len(scaling.table(result).splitlines()) == 2 + 5
     benchmark.write([result], tmp_path)
     assert_drawn(tmp_path / "scaling.png")

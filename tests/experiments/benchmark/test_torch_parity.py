@@ -1,4 +1,4 @@
-"""The PyTorch sides of the benchmark have our losses and meta-gradients."""
+"""Losses and meta-gradients of the PyTorch sides equal ours."""
 
 from dataclasses import replace
 
@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.benchmark import cases as benchmark_cases
+from experiments.benchmark.cases import make_learner
 from tests.support.tasks import init, make_task
 
 torch = pytest.importorskip("torch")
 
-from experiments.benchmark.torch.case import read_case  # noqa: E402
+from experiments.benchmark.torch.case import check_case  # noqa: E402
 from experiments.benchmark.torch.learners import Model  # noqa: E402
 from experiments.benchmark.torch.networks import make_network  # noqa: E402
 from experiments.benchmark.torch.steps import loop_losses  # noqa: E402
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parity
 
 
 def in_order(layer):
-    """What we keep for each parameter of a layer, in the order of the PyTorch sides."""
+    """Our parameters of a layer, in the order of the PyTorch sides."""
     if "bias" in layer:
         return [layer["kernel"], layer["bias"]]
     pairs = [("kernel", "norm")]
@@ -43,7 +43,7 @@ def to_tensor(array):
 
 
 def to_rule(leaf):
-    """What a rule learns for a parameter: step sizes like it, or a matrix a mode."""
+    """Learned tensors of an update rule: step sizes, or one matrix per mode."""
     if isinstance(leaf, tuple):
         return [torch.from_numpy(matrix.copy()) for matrix in reversed(leaf)]
     return [to_tensor(leaf)]
@@ -58,12 +58,12 @@ def of_channels_first(weight, channels, mirror=False):
 
 
 def to_model(case, params):
-    """Our parameters, or their gradient, as the PyTorch sides keep them."""
+    """Converts our parameters, or their gradient, to a PyTorch `Model`."""
     layers = [[to_tensor(leaf) for leaf in in_order(p)] for p in params["model"]]
     if case.backbone == "conv4" and case.adapts:
         layers[-1][0] = of_channels_first(layers[-1][0], case.filters)
     if case.backbone == "pose":
-        # With stride 2 our windows begin at 0 and theirs at -1: mirror images.
+        # With stride 2 our windows start at 0 and theirs at -1: mirror images.
         for own in layers[:3]:
             own[0] = own[0].flip(2, 3)
         layers[3][0] = of_channels_first(layers[3][0], len(layers[2][0]), mirror=True)
@@ -107,7 +107,7 @@ def to_torch_tasks(case, tasks):
 
 def check_against_ours(case):
     """Compares the sum of two tasks' losses and its gradient, in double precision."""
-    learner = benchmark_cases.make_learner(case)
+    learner = make_learner(case)
     rng = np.random.default_rng(1)
     example = np.zeros((2, *case.image_shape), np.float32)
     variables = init(learner, jax.random.key(0), example)
@@ -128,7 +128,7 @@ def check_against_ours(case):
         params = jax.tree.map(np.asarray, variables.params)
         tasks = jax.tree.map(np.asarray, tasks)
 
-    case = read_case(case)
+    case = check_case(case)
     model = to_model(case, params)
     batch = to_torch_tasks(case, tasks)
     theirs = sum(loop_losses(case, make_network(case), model, 0, *batch))
@@ -141,16 +141,16 @@ def check_against_ours(case):
 
 
 @pytest.mark.parametrize(("learner", "backbone"), NAMES)
-def test_loss_and_meta_gradient_are_ours(learner, backbone):
+def test_loss_and_meta_gradient_equal_ours(learner, backbone):
     check_against_ours(make_case(learner, backbone, interpolation=None))
 
 
-def test_head_takes_images_of_several_positions():
+def test_head_with_several_positions():
     case = make_case("maml", "conv4", interpolation=None)
     check_against_ours(replace(case, image_shape=(32, 32, 2)))
 
 
-def test_slope_and_dropout_are_ours(monkeypatch):
+def test_slope_and_dropout_equal_ours(monkeypatch):
     def kept(shape):
         return np.arange(np.prod(shape)).reshape(shape) % 5 > 0
 

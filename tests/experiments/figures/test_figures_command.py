@@ -5,7 +5,7 @@ import re
 import pytest
 
 from experiments.figures import __main__ as figures
-from experiments.figures import task_numbers as figure_task_numbers
+from experiments.figures import task_numbers
 from experiments.figures.task_numbers import Figure
 from tests.support.cli import ROOT, command
 from tests.support.figure_cases import MAML, PROTONET, assert_drawn, leave_result
@@ -34,7 +34,7 @@ def cli(monkeypatch, capsys, tmp_path):
                 "--config=experiments/configs/rainbow_mnist.py:learner=protonet,strategy=metamix",
                 "--config.dataset.source=builtin",
             ],
-            "'metamix' interpolates no tasks; choose mlti, intra or cross",
+            "'metamix' does not interpolate pairs of tasks; choose mlti, intra or cross",
         ),
         (["--figure=tsne", "extra"], "unexpected argument 'extra'"),
         (["--figure=tsne", "--figuer=2"], "unknown flag --figuer"),
@@ -125,7 +125,7 @@ def test_tsne_by_command(cli, tmp_path):
         "--config.dataset.source=builtin",
     )
     assert code == 0, printed.err
-    assert "that between originals being 1: median 0." in printed.out
+    assert "distance between originals: median 0." in printed.out
     assert_drawn(tmp_path / "tsne_rainbow_mnist.png")
 
 
@@ -143,7 +143,7 @@ def test_sheets_by_command(cli, tmp_path):
 def test_runs_of_points_by_command(cli, tmp_path, monkeypatch):
     """A real run of a few steps, from planning to picture."""
     figure = Figure("small", 4, "combinations", (PROTONET,))
-    monkeypatch.setattr(figure_task_numbers, "FIGURES", (figure,))
+    monkeypatch.setattr(task_numbers, "FIGURES", (figure,))
     args = ["--figure=task_numbers", "--steps=2", "--only=train_classes24,mlti"]
     code, printed = cli(*args, "--run", f"--workdir={tmp_path / 'runs'}")
     assert code == 0, printed.err

@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.configs import huffpost
-from experiments.figures import sheets as figure_sheets
+from experiments.figures import sheets
 from mlti_jax.data import RegressionPool, Splits
 from mlti_jax.training import build
 from tests.support.figure_cases import (
@@ -18,7 +18,7 @@ from tests.support.figure_cases import (
 def test_pairs_are_mixed_by_the_method():
     experiment = build(small_config())
     lambdas = (0.2, 0.5, 0.9)
-    x, y, share = figure_sheets.mixed_pairs(experiment, lambdas)
+    x, y, share = sheets.mixed_pairs(experiment, lambdas)
     assert x.shape == (3, 3, 28, 28, 3)
     assert y.shape == (2, 3, 10)
     first, second, mixed = x
@@ -31,7 +31,7 @@ def test_pairs_are_mixed_by_the_method():
         assert share[number] >= lambdas[number] - 1e-6
     config = small_config()
     config.interpolation.method = "mixup"
-    x, _, share = figure_sheets.mixed_pairs(build(config), lambdas)
+    x, _, share = sheets.mixed_pairs(build(config), lambdas)
     expected = np.array(lambdas)[:, None, None, None]
     np.testing.assert_allclose(x[2], expected * x[0] + (1 - expected) * x[1], atol=1e-6)
     np.testing.assert_allclose(share, lambdas)
@@ -40,10 +40,10 @@ def test_pairs_are_mixed_by_the_method():
 def test_features_of_a_strip():
     x_i = np.array([0, 1, 0, 1, 0, 1.0])
     x_j = np.array([0, 0, 1, 1, 0, 0.0])
-    assert figure_sheets.features_shown(x_i, x_j).tolist() == [1, 5, 3, 2]
+    assert sheets.features_shown(x_i, x_j).tolist() == [1, 5, 3, 2]
     many = np.arange(500.0)
-    shown = figure_sheets.features_shown(many, np.zeros(500))
-    assert shown.tolist() == list(range(499, 499 - figure_sheets.MOST_FEATURES, -1))
+    shown = sheets.features_shown(many, np.zeros(500))
+    assert shown.tolist() == list(range(499, 499 - sheets.MAX_FEATURES, -1))
 
 
 def grey_regression():
@@ -57,18 +57,18 @@ def grey_regression():
 
 def test_sheet_of_grey_images(tmp_path, monkeypatch):
     use_data(monkeypatch, grey_regression())
-    experiment = figure_sheets.dataset_experiment("pose")
-    assert figure_sheets.reason_to_skip(experiment) is None
-    _, (first, second), _ = figure_sheets.mixed_pairs(experiment, (0.5,) * 8)
+    experiment = sheets.dataset_experiment("pose")
+    assert sheets.reason_to_skip(experiment) is None
+    _, (first, second), _ = sheets.mixed_pairs(experiment, (0.5,) * 8)
     assert (first != second).all()  # They are of two sources.
     assert len(np.unique(first)) > 1
-    figure_sheets.sheet(experiment, tmp_path / "sheet.png")
+    sheets.sheet(experiment, tmp_path / "sheet.png")
     assert_drawn(tmp_path / "sheet.png")
 
 
 def test_sheet_of_vectors(tmp_path, monkeypatch):
     use_data(monkeypatch, vectors())
-    figure_sheets.sheet(build(vector_config()), tmp_path / "sheet.png")
+    sheets.sheet(build(vector_config()), tmp_path / "sheet.png")
     assert_drawn(tmp_path / "sheet.png")
 
 
@@ -76,4 +76,4 @@ def test_text_has_no_sheet():
     class Text:
         config = huffpost.get_config()
 
-    assert "hidden layers only (1)" in figure_sheets.reason_to_skip(Text)
+    assert "hidden layers only (1)" in sheets.reason_to_skip(Text)

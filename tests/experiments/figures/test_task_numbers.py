@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.figures import task_numbers as figure_task_numbers
+from experiments.figures import task_numbers
 from experiments.figures.task_numbers import SHOWN
 from experiments.paper import TABLES
 from experiments.tables.jobs import paper_config, planned
@@ -28,7 +28,7 @@ def test_axes_begin_with_the_config_and_end_with_all_that_the_paper_lists():
         "dermnet": len(dermnet.TRAIN + dermnet.ADDITIONAL),
     }
     shots = {2: 5, 4: 1, 5: 1}
-    for figure in figure_task_numbers.FIGURES:
+    for figure in task_numbers.FIGURES:
         for panel in figure.panels:
             config = paper_config(panel.run("vanilla", panel.numbers[0]))
             assert config.dataset.train_classes == panel.numbers[0]
@@ -45,7 +45,7 @@ def test_points_that_stand_in_tables_too_are_the_same_runs():
     in_tables = {
         cell.run for table in TABLES.values() for cell in table.cells() if cell.is_given
     }
-    for figure in figure_task_numbers.FIGURES:
+    for figure in task_numbers.FIGURES:
         for panel in figure.panels:
             for strategy in SHOWN:
                 assert panel.run(strategy, panel.numbers[0]) in in_tables
@@ -55,7 +55,7 @@ def test_points_that_stand_in_tables_too_are_the_same_runs():
 
 
 def test_all_points_are_planned_once():
-    cells = [c for figure in figure_task_numbers.FIGURES for c in figure.cells()]
+    cells = [c for figure in task_numbers.FIGURES for c in figure.cells()]
     jobs = planned(cells, seeds=2)
     assert len(jobs) == len({job.name for job in jobs}) == 2 * (40 + 32 + 40)
     few = planned(cells, seeds=1, steps=7, only=["rainbow", "maml", "cross"])
@@ -75,7 +75,7 @@ def test_points_and_intervals_by_hand(tmp_path):
     leave_result(tmp_path, MAML, "cross", 24, per_task=(0.5, 0.5, 0.8))
     leave_result(tmp_path, PROTONET, "mlti", 40, per_task=(1.0, 1.0, 1.0))
     results = Results(tmp_path / "results")
-    curves = figure_task_numbers.points(MAML, results)
+    curves = task_numbers.points(MAML, results)
     assert list(curves) == ["vanilla", "cross", "mlti"]
     (vanilla,), (cross,), (mlti,) = curves.values()
     # Means over seeds: 0.2, 0.4, 0.6 and 0.3, 0.5, 0.95.
@@ -90,7 +90,7 @@ def test_points_and_intervals_by_hand(tmp_path):
     # There is no vanilla with 24 to compare with.
     assert (cross.number, cross.difference) == (24, None)
     assert cross.summary.mean == pytest.approx(0.6)
-    text = figure_task_numbers.table(MAML, curves).splitlines()
+    text = task_numbers.table(MAML, curves).splitlines()
     assert text[0].split() == ["16", "24", "32", "40"]
     assert text[1].split() == ["Vanilla", "40.00", "±", "22.63", "-", "-", "-"]
 
@@ -100,7 +100,7 @@ def test_points_of_different_tests_are_neither_averaged_nor_compared(tmp_path, c
     leave_result(tmp_path, MAML, "mlti", 16, test=8)
     for seed in (0, 1):
         leave_result(tmp_path, MAML, "cross", 16, seed=seed, test=seed)
-    curves = figure_task_numbers.points(MAML, Results(tmp_path / "results"))
+    curves = task_numbers.points(MAML, Results(tmp_path / "results"))
     assert list(curves) == ["vanilla", "mlti"]
     assert curves["mlti"][0].difference is None
     assert "maml-cross is not drawn: seeds with different" in capsys.readouterr().err
@@ -108,43 +108,41 @@ def test_points_of_different_tests_are_neither_averaged_nor_compared(tmp_path, c
 
 def test_one_panel_has_one_number_of_steps(tmp_path):
     folder = tmp_path / "results"
-    assert figure_task_numbers.shown_steps(MAML, Results(folder)) is None
-    assert figure_task_numbers.points(MAML, Results(folder)) == {}
+    assert task_numbers.shown_steps(MAML, Results(folder)) is None
+    assert task_numbers.points(MAML, Results(folder)) == {}
     leave_result(tmp_path, MAML, "vanilla", 16, steps=10)
     leave_result(tmp_path, MAML, "vanilla", 24, steps=20)
     results = Results(folder)
-    assert figure_task_numbers.shown_steps(MAML, results) == 20
-    assert [p.number for p in figure_task_numbers.points(MAML, results)["vanilla"]] == [
-        24
-    ]
-    ten = figure_task_numbers.points(MAML, results, steps=10)
+    assert task_numbers.shown_steps(MAML, results) == 20
+    assert [p.number for p in task_numbers.points(MAML, results)["vanilla"]] == [24]
+    ten = task_numbers.points(MAML, results, steps=10)
     assert [p.number for p in ten["vanilla"]] == [16]
-    assert figure_task_numbers.points(MAML, results, steps=11) == {}
+    assert task_numbers.points(MAML, results, steps=11) == {}
     # The paper's steps come first, even if others are more.
     leave_result(tmp_path, MAML, "vanilla", 32, steps=30_000, source="builtin")
     leave_result(tmp_path, MAML, "mlti", 32, steps=40_000)
     results = Results(folder)
-    assert figure_task_numbers.shown_steps(MAML, results) == 30_000
-    notes = figure_task_numbers.notes(MAML, results)
+    assert task_numbers.shown_steps(MAML, results) == 30_000
+    notes = task_numbers.notes(MAML, results)
     assert notes == "30,000 steps, 1 seed, built-in images"
-    assert figure_task_numbers.notes(MAML, results, 20) == "20 of 30,000 steps, 1 seed"
+    assert task_numbers.notes(MAML, results, 20) == "20 of 30,000 steps, 1 seed"
     # A curve comes before single points, of however many steps.
     leave_result(tmp_path, MAML, "mlti", 40, steps=10)
-    assert figure_task_numbers.shown_steps(MAML, Results(folder)) == 10
+    assert task_numbers.shown_steps(MAML, Results(folder)) == 10
 
 
 def test_picture_of_task_numbers(tmp_path):
     path = tmp_path / "picture.png"
-    assert not figure_task_numbers.draw(RAINBOW, Results(tmp_path / "results"), path)
+    assert not task_numbers.draw(RAINBOW, Results(tmp_path / "results"), path)
     assert not path.exists()
     for shift, strategy in enumerate(SHOWN):
         for number in (16, 40):
             values = np.array([0.2, 0.4, 0.6]) + shift / 50 + number / 200
             leave_result(tmp_path, PROTONET, strategy, number, per_task=values.tolist())
     results = Results(tmp_path / "results")
-    assert figure_task_numbers.draw(RAINBOW, results, path) == [PROTONET]
+    assert task_numbers.draw(RAINBOW, results, path) == [PROTONET]
     assert_drawn(path)
-    listing = figure_task_numbers.listing(results)
+    listing = task_numbers.listing(results)
     assert "Fig. 4; 32 points, 8 with results" in listing
     assert "Fig. 2; 40 points, none with results" in listing
     assert "DermNet, 1-shot, ProtoNet: 30, 60, 90, 120, 150 training" in listing

@@ -8,7 +8,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from experiments.figures import tsne as figure_tsne
+from experiments.figures import tsne
 from experiments.figures.tsne import Features
 from mlti_jax.errors import InputError
 from mlti_jax.training import build
@@ -35,15 +35,15 @@ def test_a_task_is_the_mean_of_its_prototypes():
     task = make_task(0, ways=3, shots=1, queries=4, shape=(2, 5))
     expected = numpy_mean_prototype(task, lambda x: x)
     assert expected.shape == (10,)
-    np.testing.assert_allclose(figure_tsne.mean_prototype(task), expected, rtol=1e-5)
+    np.testing.assert_allclose(tsne.mean_prototype(task), expected, rtol=1e-5)
     # Soft labels weigh, and classes of different size count alike.
     soft = jax.random.dirichlet(jax.random.key(1), jnp.ones(3), (12,))
     task = task.replace(query=task.query.replace(y=soft))
     expected = numpy_mean_prototype(task, lambda x: x)
-    np.testing.assert_allclose(figure_tsne.mean_prototype(task), expected, rtol=1e-5)
+    np.testing.assert_allclose(tsne.mean_prototype(task), expected, rtol=1e-5)
     pooled = np.concatenate([task.support.x, task.query.x]).reshape(-1, 10).mean(axis=0)
     assert np.abs(expected - pooled).max() > 0.05
-    vector = figure_tsne.mean_prototype(task, regression=True)
+    vector = tsne.mean_prototype(task, regression=True)
     np.testing.assert_allclose(vector, pooled, rtol=1e-5)
 
 
@@ -56,8 +56,8 @@ def test_padding_does_not_count():
         weight=jnp.array([1.0] * 4 + [0.0] * 3),
     )
     np.testing.assert_allclose(
-        figure_tsne.mean_prototype(task.replace(query=padded)),
-        figure_tsne.mean_prototype(task),
+        tsne.mean_prototype(task.replace(query=padded)),
+        tsne.mean_prototype(task),
         rtol=1e-5,
     )
 
@@ -65,11 +65,11 @@ def test_padding_does_not_count():
 def test_vectors_of_raw_tasks():
     experiment = build(small_config())
     raw = Features(None, "raw")
-    originals, vectors = figure_tsne.task_vectors(experiment, raw, interpolated=9)
+    originals, vectors = tsne.task_vectors(experiment, raw, interpolated=9)
     assert originals.shape == (3, 28 * 28 * 3)
     assert vectors.shape == (9, 28 * 28 * 3)
     key = jax.random.split(jax.random.key(0))[0]
-    tasks = figure_tsne.original_tasks(experiment.splits.train, key, experiment.episode)
+    tasks = tsne.original_tasks(experiment.splits.train, key, experiment.episode)
     assert len(set(np.asarray(tasks.domain).tolist())) == 3
     for number, vector in enumerate(originals):
         task = jax.tree.map(lambda leaf, n=number: leaf[n], tasks)
@@ -87,7 +87,7 @@ def test_mixup_leads_from_one_task_to_the_other():
     config.interpolation.method = "mixup"
     experiment = build(config)
     raw = Features(None, "raw")
-    originals, vectors = figure_tsne.task_vectors(experiment, raw, interpolated=12)
+    originals, vectors = tsne.task_vectors(experiment, raw, interpolated=12)
     pairs = [(0, 1), (0, 2), (1, 2)]
     seen = set()
     for vector in vectors:
@@ -109,17 +109,17 @@ def test_features_of_a_sample_do_not_depend_on_its_task():
     state = jax.tree.map(lambda leaf: leaf + 0.3, variables.state)
     variables = variables.replace(state=state)
     learner = experiment.learner
-    assert figure_tsne.last_hidden_layer(learner) == len(learner.stack) == 4
+    assert tsne.last_hidden_layer(learner) == len(learner.stack) == 4
 
     @jax.jit
     def alone(sample):
         return learner.stack.apply(
-            variables.params["model"], state, sample[None], mode=figure_tsne.RUNNING
+            variables.params["model"], state, sample[None], mode=tsne.RUNNING
         )[0]
 
     key = jax.random.split(jax.random.key(0))[0]
-    tasks = figure_tsne.original_tasks(experiment.splits.train, key, experiment.episode)
-    originals, vectors = figure_tsne.task_vectors(
+    tasks = tsne.original_tasks(experiment.splits.train, key, experiment.episode)
+    originals, vectors = tsne.task_vectors(
         experiment, Features(variables, "network"), interpolated=3
     )
     task = jax.tree.map(lambda leaf: leaf[1], tasks)
@@ -131,10 +131,10 @@ def test_features_of_a_sample_do_not_depend_on_its_task():
 
 def test_the_head_of_a_gradient_based_learner_is_left_out():
     experiment = build(small_config("maml"))
-    assert figure_tsne.last_hidden_layer(experiment.learner) == 4
+    assert tsne.last_hidden_layer(experiment.learner) == 4
     assert len(experiment.learner.stack) == 5
     variables = jax.jit(experiment.init_state)().variables
-    originals, vectors = figure_tsne.task_vectors(
+    originals, vectors = tsne.task_vectors(
         experiment, Features(variables, ""), interpolated=2
     )
     assert originals.shape == (3, 4)
@@ -143,21 +143,21 @@ def test_the_head_of_a_gradient_based_learner_is_left_out():
 
 def test_what_has_no_interpolated_tasks_is_refused():
     raw = Features(None, "raw")
-    with pytest.raises(InputError, match="'vanilla' interpolates no tasks"):
-        figure_tsne.task_vectors(build(small_config(strategy="vanilla")), raw)
+    with pytest.raises(InputError, match="'vanilla' does not interpolate pairs"):
+        tsne.task_vectors(build(small_config(strategy="vanilla")), raw)
     config = small_config()
     config.interpolation = {"method": "mixup", "layers": (1,)}
     with pytest.raises(InputError, match=r"layers \(1,\).*--features=network"):
-        figure_tsne.task_vectors(build(config), raw)
+        tsne.task_vectors(build(config), raw)
     few = small_config(**{"dataset.train_classes": 2})
-    with pytest.raises(InputError, match="tasks of 3 sources, and here are 2"):
-        figure_tsne.task_vectors(build(few), raw)
+    with pytest.raises(InputError, match="from 3 sources, but the training pool has 2"):
+        tsne.task_vectors(build(few), raw)
 
 
 def test_nearness_by_hand():
     originals = np.array([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0]])
     points = np.array([[0.0, 0.0], [1.0, 0.0], [1.5, 0.0], [0.0, 3.0]])
-    share = figure_tsne.nearness(points, originals)
+    share = tsne.nearness(points, originals)
     np.testing.assert_allclose(share.sum(axis=1), 1)
     np.testing.assert_allclose(share[0], [1, 0, 0])  # it is the first original
     # Squared distances 1, 4 and 17.
@@ -170,9 +170,7 @@ def test_nearness_by_hand():
 def test_distances_are_told():
     originals = np.array([[0.0, 0.0], [2.0, 0.0], [1.0, math.sqrt(3)]])
     vectors = np.repeat([[0.5, 0.0]], 5, axis=0)
-    assert "median 0.25, 80 % from 0.25 to 0.25" in figure_tsne.distances(
-        originals, vectors
-    )
+    assert "median 0.25, 80 % from 0.25 to 0.25" in tsne.distances(originals, vectors)
 
 
 def test_tsne_keeps_groups_together_and_is_the_same_again(tmp_path):
@@ -180,15 +178,15 @@ def test_tsne_keeps_groups_together_and_is_the_same_again(tmp_path):
     originals = 20 * np.eye(3, 8)
     group = np.repeat(np.arange(3), 20)
     vectors = originals[group] + rng.normal(size=(60, 8))
-    plane = figure_tsne.plane(np.concatenate([originals, vectors]), seed=1)
+    plane = tsne.plane(np.concatenate([originals, vectors]), seed=1)
     np.testing.assert_array_equal(
-        plane, figure_tsne.plane(np.concatenate([originals, vectors]), seed=1)
+        plane, tsne.plane(np.concatenate([originals, vectors]), seed=1)
     )
     distance = np.linalg.norm(plane[3:, None] - plane[None, :3], axis=-1)
     assert (distance.argmin(axis=1) == group).all()
     path = tmp_path / "tsne.png"
-    figure_tsne.draw(originals, vectors, path, "title\nfeatures")
+    tsne.draw(originals, vectors, path, "title\nfeatures")
     assert_drawn(path)
     picture = matplotlib.image.imread(path)[..., :3]
-    for colour in figure_tsne.PALETTE:  # that of each star
+    for colour in tsne.PALETTE:  # that of each star
         assert (np.abs(picture - colour).max(axis=-1) < 0.01).sum() > 100

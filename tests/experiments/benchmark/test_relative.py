@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from experiments.benchmark import rows as benchmark_rows
+from experiments.benchmark import relative
 from experiments.benchmark.cases import BIO, make_learner, make_strategy
 from experiments.benchmark.program import compile_case, memory_of
 from mlti_jax import strategies
@@ -17,13 +17,13 @@ from tests.support.small_cases import shrink
 
 
 def measure_small(name):
-    sides = {side: shrink(case) for side, case in benchmark_rows.GROUPS[name]().items()}
-    return benchmark_rows.measure_sides(name, sides, rounds=1, seconds=0.0)
+    sides = {side: shrink(case) for side, case in relative.GROUPS[name]().items()}
+    return relative.measure_sides(name, sides, rounds=1, seconds=0.0)
 
 
-@pytest.mark.parametrize("name", benchmark_rows.GROUPS)
+@pytest.mark.parametrize("name", relative.GROUPS)
 def test_every_side_of_a_group_can_be_built(name):
-    for case in benchmark_rows.GROUPS[name]().values():
+    for case in relative.GROUPS[name]().values():
         strategy = make_strategy(case, make_learner(case))
         assert strategy.name == case.strategy
 
@@ -37,7 +37,7 @@ FAST = ("strategies_bio",)
     "name",
     [
         pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
-        for name in benchmark_rows.GROUPS
+        for name in relative.GROUPS
     ],
 )
 def test_every_side_of_a_group_runs_and_has_a_row(name):
@@ -57,8 +57,8 @@ def test_every_side_of_a_group_runs_and_has_a_row(name):
         assert row["ratio"]["time"] == pytest.approx(ratio)
         ratio = row["memory"]["peak"] / first["memory"]["peak"]
         assert row["ratio"]["memory"] == pytest.approx(ratio)
-        assert f"\n  {side:20} " in benchmark_rows.table(result)
-    assert len(benchmark_rows.table(result).splitlines()) == 2 + len(rows)
+        assert f"\n  {side:20} " in relative.table(result)
+    assert len(relative.table(result).splitlines()) == 2 + len(rows)
     assert json.loads(json.dumps(result))["case"] == name
 
 
@@ -68,12 +68,12 @@ def test_a_strategy_that_is_refused_has_a_row_that_says_why(monkeypatch):
 
     few = {"vanilla": strategies.vanilla, "picky": picky}
     monkeypatch.setattr(strategies, "STRATEGIES", few)
-    monkeypatch.setattr(benchmark_rows, "STRATEGIES", few)
+    monkeypatch.setattr(relative, "STRATEGIES", few)
     monkeypatch.setitem(strategies.APPLIES, "picky", {"gradient"})
     result = measure_small("strategies_bio")
     assert list(result["rows"]) == ["vanilla", "picky"]
-    last = benchmark_rows.table(result).splitlines()[-1]
-    assert " ".join(last.split()) == "picky refused: not with this learner"
+    last = relative.table(result).splitlines()[-1]
+    assert " ".join(last.split()) == "picky skipped: not with this learner"
 
 
 def test_memory_counts_temporaries_and_donated_arguments_once():

@@ -1,8 +1,8 @@
-"""PyTorch's sides of a case, and the memory that one of them needs.
+"""The PyTorch implementations ("sides") of a case, and the memory that they need.
 
-`python -m experiments.benchmark.torch_sides CASE SIDE` runs three steps and prints by
-how many bytes the process grew: the resident set only grows, so each side runs in
-a process of its own.
+`python -m experiments.benchmark.torch.sides CASE SIDE` runs three steps and prints by
+how many bytes the process grew. The resident set never shrinks, so every side is
+measured in its own process.
 """
 
 from __future__ import annotations
@@ -20,37 +20,40 @@ from mlti_jax._internal import command_line
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax.errors import InputError
 
-# The same step written plainly; with another layout of images in memory, which is
-# faster on CPU but which few use; and with `torch.func.vmap` over the tasks.
+# The plain step; with channels-last images in memory, which is faster on CPU but rarely
+# used; and with `torch.func.vmap` over tasks.
 SIDES = ("torch", "torch_channels_last", "torch_vmap")
 STEPS_FOR_MEMORY = 3
 
 
 def make_step(case: Case, side: str) -> Callable[[], object]:
-    """A step of one of the `SIDES`; `NotImplementedError` says why there is none."""
-    from experiments.benchmark.torch import steps as torch_steps
+    """Builds a step of one of the `SIDES`.
+
+    Raises:
+      NotImplementedError: if this case is not implemented in PyTorch.
+    """
+    from experiments.benchmark.torch import steps  # imports PyTorch
 
     pool = make_pool(case)
     if side == "torch_vmap":
-        return torch_steps.make_vmap_step(case, *pool)
-    return torch_steps.make_step(
-        case, *pool, channels_last=side == "torch_channels_last"
-    )
+        return steps.make_vmap_step(case, *pool)
+    return steps.make_step(case, *pool, channels_last=side == "torch_channels_last")
 
 
 def make_sides(
     case: Case, names: Sequence[str] = SIDES
 ) -> tuple[dict[str, Steps], dict[str, str]]:
-    """Sides of a case, none where PyTorch is not installed.
+    """Builds the sides of a case; none if PyTorch is not installed.
 
     Args:
       case: the step.
-      names: of the sides; one that is no other for this network is left out.
+      names: of the sides; `torch_channels_last` is skipped for networks on vectors.
 
     Returns:
-      The sides that there are, and for those that there are not the reason.
+      The sides by name, and the reasons for those that are not implemented.
     """
-    sides, refused = {}, {}
+    sides: dict[str, Steps] = {}
+    refused: dict[str, str] = {}
     if importlib.util.find_spec("torch") is None:
         return sides, refused
     for side in names:
@@ -72,11 +75,11 @@ def _repeated(step: Callable[[], object]) -> Steps:
 
 
 def resident_growth(name: str, side: str) -> int:
-    """Bytes by which a process grows while it runs a case's first steps.
+    """Bytes by which a new process grows while it runs the first steps of a case.
 
-    What is there before (PyTorch itself, the pool, the parameters) does not count.
+    PyTorch itself, the pool and the parameters are loaded before and do not count.
     """
-    command = [sys.executable, "-m", "experiments.benchmark.torch_sides", name, side]
+    command = [sys.executable, "-m", "experiments.benchmark.torch.sides", name, side]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InputError(f"{' '.join(command[1:])} failed: {done.stderr[-500:]}")
@@ -84,9 +87,9 @@ def resident_growth(name: str, side: str) -> int:
 
 
 def growth_while(run: Callable[[], object]) -> int:
-    """The peak of the resident set in `run`, in bytes beyond what it was before."""
+    """Peak of the resident set while `run` is called, minus its size before."""
     try:
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     except OSError:
         before = _peak()
         run()
@@ -102,15 +105,15 @@ def _peak() -> int:
 
 
 def _status(field: str) -> int:
-    """A size in bytes from what Linux says of this process."""
+    """Reads a size in bytes from /proc/self/status."""
     text = pathlib.Path("/proc/self/status").read_text()
     return 1024 * int(text.partition(f"{field}:")[2].split()[0])
 
 
 def main(argv: list[str]) -> None:
-    """Prints the growth of one case and side."""
+    """Prints the memory growth of one case and side."""
     if len(argv) != 3:
-        raise InputError("give the names of a case and of a side")
+        raise InputError("expected two arguments: a case and a side")
     _, name, side = argv
     if side not in SIDES:
         raise unknown_name("side", side, SIDES)

@@ -1,9 +1,8 @@
-"""Step time and memory of each learner relative to MAML, each strategy to vanilla.
+"""Step time and memory of learners relative to MAML, and of strategies to vanilla.
 
-The sides of a group alternate in one process, as those of the other cases do. A row
-gives a side's time, its ratio to the first side's, and the same for the peak memory
-that XLA plans for, see `benchmark_program.memory_of`. The pool is part of that, and of
-the same size for all sides that draw from it.
+The sides of a group are timed in turn in one process. A row has a side's time, its
+ratio to the time of the first side, and the same for the peak memory that XLA plans
+for (see `program.memory_of`). It includes the pool, which all sides of a group share.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from mlti_jax.errors import InputError
 from mlti_jax.learners import FAMILIES
 from mlti_jax.strategies import STRATEGIES
 
-Sides = dict[str, Case]  # the first is what the others are compared with
+Sides = dict[str, Case]  # the others are compared with the first
 
 
 def learner_sides(case: Case) -> Sides:
-    """A case with each learner that trains on tasks, MAML first."""
+    """A case with each episodic learner, MAML first."""
     names = [*FAMILIES["gradient"], *FAMILIES["metric"]]
     names.sort(key=lambda name: name != "maml")
     return {name: replace(case, learner=name) for name in names}
@@ -34,7 +33,7 @@ def strategy_sides(case: Case) -> Sides:
     return {name: replace(case, strategy=name) for name in names}
 
 
-# Makes the sides of a group from the learners and strategies that there are.
+# Called on use: the sides follow the registered learners and strategies.
 GROUPS: dict[str, Callable[[], Sides]] = {
     "learners_28": lambda: learner_sides(RAINBOW),
     "learners_bio": lambda: learner_sides(BIO),
@@ -44,7 +43,7 @@ GROUPS: dict[str, Callable[[], Sides]] = {
 
 
 def measure(name: str, rounds: int, seconds: float) -> dict:
-    """Times the sides of a group; see `measure_sides`."""
+    """Measures a group by its name; see `measure_sides`."""
     return measure_sides(name, GROUPS[name](), rounds, seconds)
 
 
@@ -53,12 +52,16 @@ def measure_sides(name: str, sides: Sides, rounds: int, seconds: float) -> dict:
 
     Args:
       name: of the group.
-      sides: the cases; the first is what the others are compared with.
-      rounds, seconds: see `timing.time_sides`.
+      sides: the cases by name; the others are compared with the first.
+      rounds: see `timing.time_sides`.
+      seconds: see `timing.time_sides`.
 
     Returns:
-      A result with a row for each side in `rows`. A side that is refused, such as a
-      strategy that does not go with the learner, has the reason as its `refused`.
+      A result with one row per side in `rows`. A side that cannot be built, such as a
+      strategy that does not apply to the learner, has the reason under `refused`.
+
+    Raises:
+      InputError: if the first side cannot be built.
     """
     programs, rows = {}, {}
     for side, case in sides.items():
@@ -69,7 +72,10 @@ def measure_sides(name: str, sides: Sides, rounds: int, seconds: float) -> dict:
             rows[side]["refused"] = str(error)
     first = next(iter(sides))
     if first not in programs:
-        raise InputError(f"{name} has nothing to compare with: {rows[first]}")
+        raise InputError(
+            f"cannot measure {name}: its reference {first!r} cannot be built,"
+            f" {rows[first]['refused']}"
+        )
     share = timing.CpuShare()
     steps = {side: program.steps for side, program in programs.items()}
     times = timing.time_sides(steps, rounds, seconds)
@@ -91,7 +97,7 @@ def measure_sides(name: str, sides: Sides, rounds: int, seconds: float) -> dict:
 
 
 def table(result: dict) -> str:
-    """A result as lines, one for each side."""
+    """Formats a result, one line per side."""
     lines = [
         f"{result['case']}: relative to {result['relative_to']}; others "
         f"{timing.format_share(result['others'])}",
@@ -99,7 +105,7 @@ def table(result: dict) -> str:
     ]
     for side, row in result["rows"].items():
         if "refused" in row:
-            lines.append(f"  {side:20} refused: {row['refused']}")
+            lines.append(f"  {side:20} skipped: {row['refused']}")
             continue
         lines.append(
             f"  {side:20}{timing.format_spread(row['time']):>25}"

@@ -1,11 +1,11 @@
-"""Where the time of a step goes, and how far it is from what the machine can do.
+"""Breakdown of the step time, compared with the machine's peak performance.
 
-The programs of an account go further and further: from the drawing of tasks to the
-whole step. Each is compiled by itself and repeated in a loop, so that its buffers are
-used again, and the programs are timed in turn. A part is the difference between a
-program's time and that of the one before. What the compiler merges across parts, and
-what the backward pass makes the forward pass keep, counts for the later part. Tasks are
-interpolated at the input.
+Each program contains the one before and goes one part further, from drawing tasks to
+the whole step. Programs are compiled separately, run in a loop that reuses their
+buffers, and timed in turn. The time of a part is the difference between a program and
+the one before. Work that the compiler fuses across parts, and what the forward pass
+keeps for the backward pass, counts for the later part. Tasks are interpolated at the
+input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mlti_jax.parallel import Plan, map_tasks, plan_for
 from mlti_jax.strategies import meta_objective
 from mlti_jax.types import Array, PyTree
 
-# By what was measured on two CPU cores; a run that times steps takes its own slowest.
+# As measured on two CPU cores; used if no steps were timed in the same run.
 SLOWEST = (
     "maml_pose_mlti",
     "maml_resnet12_28_1q_mlti",
@@ -43,16 +43,16 @@ PARTS = {
     "shared": "forward of shared layers",
     "forward": "inner loop, query loss",
     "gradient": "outer backward pass",
-    "step": "optimiser, the rest",
+    "step": "optimizer, the rest",
 }
-DISPATCH = "dispatch"  # of one call, which may run many steps
+DISPATCH = "dispatch"  # once per call, which may run many steps
 
-# (variables, pool, key) -> what it computes
+# (variables, pool, key) -> outputs
 Function = Callable[[Variables, Pool, Array], PyTree]
 
 
 def slowest(results: list[dict], number: int = 6) -> tuple[str, ...]:
-    """The slowest steps of a run; of a step and its vanilla form, the slower."""
+    """Names of the slowest cases; of the vanilla and MLTI form, only the slower."""
     times = {}
     for result in results:
         if result["kind"] == "step":
@@ -64,7 +64,7 @@ def slowest(results: list[dict], number: int = 6) -> tuple[str, ...]:
 
 
 def functions(case: Case, parts: Parts, plan: Plan) -> dict[str, Function]:
-    """What each program but the whole step computes in one round."""
+    """The functions of all programs except the whole step, by name."""
     learner, strategy = parts.learner, parts.strategy
     drawn = case.tasks + strategy.extra_tasks(case.tasks)
 
@@ -110,7 +110,7 @@ def functions(case: Case, parts: Parts, plan: Plan) -> dict[str, Function]:
 
 
 def looped(function: Function, parts: Parts, plan: Plan) -> timing.Steps:
-    """Runs a function so often in one compiled program."""
+    """Compiles a loop that calls a function a given number of times."""
     variables, pool, key = plan.replicate(
         (parts.state.variables, parts.pool, jax.random.key(2))
     )
@@ -136,16 +136,18 @@ def looped(function: Function, parts: Parts, plan: Plan) -> timing.Steps:
 def measure_case(
     name: str, case: Case, peaks: dict[str, float], rounds: int, seconds: float
 ) -> dict:
-    """The account of one case.
+    """Measures the breakdown of one case.
 
     Args:
       name: of the case.
-      case: is interpolated at the input, whatever its layers.
-      peaks: of the machine, see `measure_peaks`.
-      rounds, seconds: see `timing.time_sides`.
+      case: the step; interpolates at the input, regardless of its `layers`.
+      peaks: performance of the machine, see `measure_peaks`.
+      rounds: see `timing.time_sides`.
+      seconds: see `timing.time_sides`.
 
     Returns:
-      `programs`, the time of each, `parts` in milliseconds a step, and the `limit`.
+      A result with the times of `programs`, the `parts` in milliseconds per step, and
+      the `limit` given by the machine.
     """
     case = replace(case, layers=(0,))
     parts = make_parts(case)
@@ -177,7 +179,7 @@ def measure_case(
 
 
 def _differences(spreads: dict[str, dict]) -> dict[str, float]:
-    """Milliseconds of each part; noise may make one that is near zero negative."""
+    """Milliseconds of each part; noise can make small parts negative."""
     before, parts = 0.0, {}
     for part in PARTS:
         parts[part] = spreads[part]["median_ms"] - before
@@ -204,30 +206,30 @@ def _limit(
 def measure(
     names: tuple[str, ...], rounds: int, seconds: float
 ) -> Iterator[dict[str, Any]]:
-    """The accounts of several cases, one after the other."""
+    """Measures the peak performance, then yields the breakdown of each case."""
     peaks = measure_peaks()
     for name in names:
         yield measure_case(name, find(name), peaks, rounds, seconds)
 
 
-def table(account: dict) -> str:
-    """The account of a case as lines."""
-    limit, step = account["limit"], account["programs"]["step"]
-    peaks = account["peaks"]
+def table(result: dict) -> str:
+    """Formats the breakdown of a case."""
+    limit, step = result["limit"], result["programs"]["step"]
+    peaks = result["peaks"]
     lines = [
-        f"account of {account['case']}: {timing.format_spread(step)} ms a step; others "
-        f"{timing.format_share(account['others'])}"
+        f"breakdown of {result['case']}: {timing.format_spread(step)} ms per step; "
+        f"others {timing.format_share(result['others'])}"
     ]
-    for part, milliseconds in account["parts"].items():
+    for part, milliseconds in result["parts"].items():
         share = milliseconds / step["median_ms"]
-        label = PARTS.get(part, "dispatch, once a call")
+        label = PARTS.get(part, "dispatch, once per call")
         lines.append(f"    {label:26}{timing.format_ms(milliseconds):>10}{share:>7.0%}")
     lines += [
-        f"    {limit['gflop_by_hand']:.2f} GFLOP by hand (by XLA, which counts loops "
-        f"once, {limit['gflop_by_xla']:.2f}): {limit['gflops']:.1f} GFLOP/s, "
-        f"{limit['share_of_peak']:.0%} of the {peaks['gflops']:.0f} of a large product",
-        f"    at that speed {timing.format_ms(limit['ms_at_peak'])} ms; XLA's "
-        f"{limit['gb_by_xla']:.2f} GB {timing.format_ms(limit['ms_at_bandwidth'])} ms "
-        f"at {peaks['gb_s']:.1f} GB/s, if no cache held any",
+        f"    {limit['gflop_by_hand']:.2f} GFLOP counted by hand (XLA, which counts "
+        f"loops once: {limit['gflop_by_xla']:.2f}): {limit['gflops']:.1f} GFLOP/s, "
+        f"{limit['share_of_peak']:.0%} of the peak of {peaks['gflops']:.0f}",
+        f"    {timing.format_ms(limit['ms_at_peak'])} ms at the peak; moving XLA's "
+        f"{limit['gb_by_xla']:.2f} GB takes {timing.format_ms(limit['ms_at_bandwidth'])}"
+        f" ms at {peaks['gb_s']:.1f} GB/s without any cache",
     ]
     return "\n".join(lines)
