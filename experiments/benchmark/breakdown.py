@@ -229,7 +229,7 @@ def table(result: dict) -> str:
         f"loops once: {limit['gflop_by_xla']:.2f}): {limit['gflops']:.1f} GFLOP/s, "
         f"{limit['share_of_peak']:.0%} of the peak of {peaks['gflops']:.0f}",
         f"    {timing.format_ms(limit['ms_at_peak'])} ms at the peak; moving XLA's "
-        f"{limit['gb_by_xla']:.2f} GB takes {timing.format_ms(limit['ms_at_bandwidth'])}"
-        f" ms at {peaks['gb_s']:.1f} GB/s without any cache",
+        f"{limit['gb_by_xla']:.2f} GB {timing.format_ms(limit['ms_at_bandwidth'])} ms "
+        f"at {peaks['gb_s']:.1f} GB/s without any cache",
     ]
     return "\n".join(lines)

@@ -30,7 +30,7 @@ class CpuShare:
         return sum(ticks) - idle - own, sum(ticks)
 
     def of_others(self) -> float | None:
-        """Share since this object was created; None if the system does not report it."""
+        """Share since this object was created; None if unknown."""
         end = self._read()
         if self._start is None or end is None:
             return None
@@ -99,7 +99,7 @@ def format_spread(times: dict[str, float]) -> str:
 
 
 def format_ms(value: float, like: float | None = None) -> str:
-    """Formats milliseconds with the digits that suit the size of `like`, or of `value`."""
+    """Formats milliseconds with the digits that suit `like`, by default `value`."""
     size = value if like is None else like
     digits = 2 if size < 1 else 1 if size < 1000 else 0
     return f"{value:.{digits}f}"

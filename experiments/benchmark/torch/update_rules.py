@@ -70,8 +70,8 @@ def descend(
 def transform_modes(gradient: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     """Multiplies `[O]`, `[O, I]` or `[O, I, kh, kw]` with a matrix along each mode.
 
-    The positions of a kernel form one mode: `matrices` are `[O, O]`, then `[I, I]`, then
-    `[kh * kw, kh * kw]`.
+    The positions of a kernel form one mode: `matrices` are `[O, O]`, then `[I, I]`,
+    then `[kh * kw, kh * kw]`.
     """
     if gradient.ndim == 1:
         return matrices[0] @ gradient

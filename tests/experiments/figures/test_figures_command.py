@@ -34,7 +34,7 @@ def cli(monkeypatch, capsys, tmp_path):
                 "--config=experiments/configs/rainbow_mnist.py:learner=protonet,strategy=metamix",
                 "--config.dataset.source=builtin",
             ],
-            "'metamix' does not interpolate pairs of tasks; choose mlti, intra or cross",
+            "'metamix' does not interpolate pairs of tasks; choose mlti, intra",
         ),
         (["--figure=tsne", "extra"], "unexpected argument 'extra'"),
         (["--figure=tsne", "--figuer=2"], "unknown flag --figuer"),
