@@ -108,8 +108,8 @@ def albert_folder() -> pathlib.Path | None:
 
 def render(tables: list[Table], results: Results) -> None:
     """Prints the tables, or writes them."""
-    absent = functools.partial(unprepared, data_dir=absolute(DATA_DIR.value))
-    renderer = Renderer(results, absent, STEPS.value, ONLY.value)
+    missing = functools.partial(unprepared, data_dir=absolute(DATA_DIR.value))
+    renderer = Renderer(results, missing, STEPS.value, ONLY.value)
     reports = [report for table in tables if (report := renderer.report(table))]
     if not reports:
         raise nothing_named(ONLY.value, tables[0].cells()[0].run.name)

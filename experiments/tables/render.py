@@ -16,14 +16,15 @@ from experiments.tables.statistics import Summary, paired, summarise
 from experiments.tables.store import BySeed, Results
 
 HOW = (
-    "Accuracy in %; MSE for Pose. Ours: the mean over test tasks and seeds ± 1.96 "
-    "standard errors over tasks, of each task's mean over seeds; in brackets the "
-    "standard deviation of the seeds' means, where there are two or more. From the "
-    "paper: ours minus the paper's, with both intervals, as of independent tasks. From "
-    "vanilla: the mean difference ± 1.96 standard errors over the same tasks, each of "
-    "them averaged over the seeds that both rows have, and in brackets the standard "
-    "deviation of the seeds' differences; always of equally many training steps. A "
-    "learner's rows are shown with the number of steps that most of them have."
+    "Accuracy in %; MSE for Pose. Column `ours`: mean over test tasks and seeds ± 1.96 "
+    "standard errors over tasks (each task averaged over seeds); in parentheses the "
+    "standard deviation of the seeds' means, if there are at least two. `vs. paper`: "
+    "ours minus the paper's, with both intervals combined as for independent tasks. "
+    "`vs. vanilla`: mean difference on the same tasks ± 1.96 standard errors (each "
+    "task averaged over the seeds that both rows have); in parentheses the standard "
+    "deviation of the seeds' differences. Differences are between runs with equally "
+    "many training steps. The rows of a learner show the number of steps that most of "
+    "them have."
 )
 NOTHING = ""
 PAPER_STEPS = -1  # in place of their number, which differs between the rows of a table
@@ -60,7 +61,7 @@ class Renderer:
 
     Args:
       results: all that there are.
-      absent: tells of which datasets of a run there is no data.
+      unprepared: returns the datasets of a run that are not prepared.
       steps: only results of so many training steps; None for those that the rows of a
         learner have in common.
       only: words with which a part of a run's name must begin, each of them.
@@ -69,11 +70,11 @@ class Renderer:
     def __init__(
         self,
         results: Results,
-        absent: Callable[[Run], list[str]],
+        unprepared: Callable[[Run], list[str]],
         steps: int | None = None,
         only: Iterable[str] = (),
     ):
-        self._results, self._absent = results, absent
+        self._results, self._unprepared = results, unprepared
         self._steps, self._only = steps, tuple(only)
 
     def report(self, table: Table) -> Report | None:
@@ -90,10 +91,10 @@ class Renderer:
         shown = self.shown(table, column)
         cells = self._cells(table, column)
         has_other = any(shown.get(cell.other_run) for cell in cells if cell.is_given)
-        header = ["", "", "paper", "ours", "from the paper", "from vanilla"]
+        header = ["", "", "paper", "ours", "vs. paper", "vs. vanilla"]
         if has_other:
             other = column.variant.other
-            header += [f"ours, {other}", f"from vanilla, {other}"]
+            header += [f"ours, {other}", f"vs. vanilla, {other}"]
         header.append("runs")
         lines = []
         for cell in cells:
@@ -169,8 +170,12 @@ class Renderer:
 
     def _mean(self, cell: Cell, run: Run, found: BySeed) -> str:
         if not found:
-            absent = self._absent(run)
-            return f"no data here: {', '.join(absent)}" if absent else "not run"
+            datasets = self._unprepared(run)
+            return (
+                f"dataset not prepared: {', '.join(datasets)}"
+                if datasets
+                else "not run"
+            )
         summary = summarise(found)
         if not isinstance(summary, Summary):
             return summary

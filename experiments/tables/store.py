@@ -21,7 +21,6 @@ from mlti_jax.training import _metrics as metrics
 from mlti_jax.training._workdir import read_json, write_json
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
-PICTURES = "pictures"  # beside the results, with the numbers that they show
 DECIMALS = 5  # of the values of single tasks
 NEEDED = frozenset(
     [
@@ -144,8 +143,7 @@ class Results:
         self._found: dict[Key, dict[int, BySeed]] = {}
         self._current: dict[Run, dict[int, BySeed]] = {}
         for path in sorted(folder.glob("*/*.json")):
-            if path.parent.name != PICTURES:
-                self._add(path)
+            self._add(path)
 
     def _add(self, path: pathlib.Path) -> None:
         result = read(path)

@@ -1,7 +1,6 @@
-"""The page of results: made of files alone, and the committed one is up to date."""
+"""The results page: its parts, and that the committed page is up to date."""
 
 import json
-import pathlib
 import re
 
 import pytest
@@ -14,7 +13,6 @@ from tests.support.figure_cases import MAML, PROTONET, leave_result
 from tests.support.table_cells import find_cell
 from tests.support.table_files import leave_run
 
-ROOT = pathlib.Path(__file__).parents[2]
 METABOLISM = ("overall_ls", "Metabolism (5-shot)", "MAML")
 
 
@@ -31,19 +29,21 @@ def test_only_what_has_results_is_shown_with_its_commands(tmp_path):
         keep(folder, "Vanilla", seed, (0.5, 0.5, 0.25, 0.75))
         keep(folder, "MLTI", seed, (0.5, 0.75, 0.75, 1.0))
     (folder / "notes.md").write_text("A word on it.\n")
-    page = report.page(folder)
+    page = report.page(folder, tmp_path / "figures")
     assert "A word on it." in page
     # By hand: 75 and 50 %; the differences 0, 25, 50 and 25 have deviation 20.41.
     line = next(line for line in page.splitlines() if line.startswith("| MAML | MLTI"))
     assert "| 75.00 ± 20.00 (0.00) |" in line
     assert "| +25.00 ± 20.00 (0.00) |" in line
-    assert "**Metabolism (5-shot)**" in page
-    assert "**NCI (5-shot)**" not in page
+    assert "#### Metabolism (5-shot)" in page
+    assert "#### NCI (5-shot)" not in page
     assert "Not run: Pose (15-shot), RMNIST (1-shot), NCI (5-shot)." in page
     assert "### overall_nls" not in page
-    assert re.search(r"Nothing has been run for: .*overall_nls, ", page)
-    assert "MAML, MLTI, paper; seeds 0, 1" in page
-    assert "strategy=mlti,split=paper --config.seed=SEED --data_dir=DATA" in page
+    assert re.search(r"No results yet: .*overall_nls, ", page)
+    assert (
+        "| MAML, MLTI, paper | `metabolism.py:learner=maml,strategy=mlti,split=paper` "
+        "| 0, 1 |"
+    ) in page
     assert "## Figures" not in page
 
 
@@ -52,32 +52,40 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
         existing_folder(str(tmp_path / "absent"))
 
 
-def test_pictures_have_words_and_commands(tmp_path):
-    pictures = tmp_path / "results" / "pictures"
-    pictures.mkdir(parents=True)
-    for name in ("tsne_isic", "total_variance"):
-        (pictures / f"{name}.png").write_bytes(b"")
-    parts = report.figure_parts(tmp_path / "results", tmp_path / "page")
+def test_figures_have_captions_and_commands(tmp_path):
+    for name in ("tsne_isic", "total_variance", "without_caption"):
+        (tmp_path / f"{name}.png").write_bytes(b"")
+    parts = report.figure_parts(Results(tmp_path / "results"), tmp_path)
     assert parts[0] == "## Figures"
     assert [part.startswith("![") for part in parts[1:]] == [False, True] * 2
     assert "App. B.3" in parts[1]
     assert "`python -m experiments.figures --figure=tsne" in parts[3]
-    assert parts[4] == "![tsne_isic](../results/pictures/tsne_isic.png)"
+    assert parts[4] == "![tsne_isic](figures/tsne_isic.png)"
 
 
-def test_a_figure_of_task_numbers_has_the_commands_of_its_points(tmp_path):
+def test_a_figure_of_task_numbers_lists_the_runs_of_its_points(tmp_path):
     for number in (16, 24):
         leave_result(tmp_path, PROTONET, "vanilla", number)
-    pictures = tmp_path / "results" / "pictures"
-    pictures.mkdir()
-    (pictures / "task_numbers_rainbow_mnist.png").write_bytes(b"")
-    text = report.figure_parts(tmp_path / "results", tmp_path)[-1]
-    assert "<summary>2 commands</summary>" in text
-    assert "ProtoNet, vanilla, 24 training combinations; seeds 0" in text
-    assert "--config.dataset.train_classes=24 " in text
+    (tmp_path / "task_numbers_rainbow_mnist.png").write_bytes(b"")
+    text = report.figure_parts(Results(tmp_path / "results"), tmp_path)[-1]
+    assert "<summary>2 runs</summary>" in text
+    assert (
+        "| RainbowMNIST, ProtoNet, vanilla, 24 training combinations "
+        "| `rainbow_mnist.py:learner=protonet,strategy=vanilla` "
+        "| `dataset.train_classes=24`, `train.steps=10` | 0 |"
+    ) in text
 
 
-def test_theory_is_told_by_its_numbers(tmp_path):
+def test_overrides_of_a_command():
+    config, overrides = report._config_and_overrides(
+        "python -m experiments.run --config=experiments/configs/nci.py:learner=maml "
+        "--config.seed=0 '--config.interpolation.layers=(0,)' --workdir=DIR"
+    )
+    assert config == "nci.py:learner=maml"
+    assert overrides == ["interpolation.layers=(0,)"]
+
+
+def test_tables_of_the_theory(tmp_path):
     assert report.theory_parts(tmp_path) == []
     slope = {by: {"right": 3.5} for by in ("features", "spread")}
     remainder = {by: {"right": [0.25, 0.1]} for by in ("features", "spread")}
@@ -94,9 +102,8 @@ def test_theory_is_told_by_its_numbers(tmp_path):
         "tasks_above_total": 1,
         "tasks": 7,
     }
-    (tmp_path / "pictures").mkdir()
     numbers = {"remainders": [case], "total_variance": [variance]}
-    (tmp_path / "pictures" / "theory.json").write_text(json.dumps(numbers))
+    (tmp_path / "theory.json").write_text(json.dumps(numbers))
     text = "\n".join(report.theory_parts(tmp_path))
     assert re.search(r"Lemma 1 +right +2\.5e-01 +3\.50 +3\.50", text)
     assert re.search(r"pixels +1\.00 +2\.00 +3\.00 +6\.00 +4\.00 +5\.00 +1/7", text)
@@ -105,23 +112,18 @@ def test_theory_is_told_by_its_numbers(tmp_path):
 def test_curves_are_drawn_and_single_points_are_not(tmp_path, monkeypatch):
     folder, drawn = tmp_path / "results", []
     monkeypatch.setattr(
-        report.figure_task_numbers, "draw", lambda figure, *_: drawn.append(figure)
+        report.task_numbers, "draw", lambda figure, *_: drawn.append(figure)
     )
     for panel in (MAML, PROTONET):
         leave_result(tmp_path, panel, "vanilla", 16)
-    report.draw_task_numbers(Results(folder), folder)
+    report.draw_task_numbers(Results(folder), tmp_path)
     assert not drawn
     leave_result(tmp_path, PROTONET, "vanilla", 24)
-    report.draw_task_numbers(Results(folder), folder)
+    report.draw_task_numbers(Results(folder), tmp_path)
     assert [figure.panels for figure in drawn] == [(PROTONET,)]
 
 
-def test_all_committed_pictures_have_words():
-    for path in (FOLDER / report.PICTURES).glob("*.png"):
-        starts = [path.stem.startswith(start) for start in report.PICTURE_WORDS]
-        assert sum(starts) == 1, path
-
-
-def test_the_committed_page_is_that_of_the_committed_results():
-    page = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
-    assert page == report.page(FOLDER)
+def test_the_committed_page_is_up_to_date():
+    page = report.PAGE.read_text(encoding="utf-8")
+    assert page == report.page(FOLDER, report.PAGE.parent / report.FIGURES)
+    assert page.count("![") == len(report.CAPTIONS)

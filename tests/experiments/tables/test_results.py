@@ -52,8 +52,8 @@ def lines_of(text: str, row: str) -> list[list[str]]:
 
 
 def rendered(folder, table="overall_ls", **options) -> str:
-    absent = functools.partial(unprepared, data_dir=folder.parent / "no data")
-    renderer = Renderer(Results(folder), absent, **options)
+    missing = functools.partial(unprepared, data_dir=folder.parent / "no data")
+    renderer = Renderer(Results(folder), missing, **options)
     return markdown([renderer.report(TABLES[table])], HOW)
 
 
@@ -127,11 +127,9 @@ def test_settings_are_kept_and_others_than_todays_left_out(keep, capsys):
         assert (told in capsys.readouterr().err) != kept
 
 
-def test_numbers_of_pictures_are_no_results(keep):
+def test_measurements_of_the_theory_are_not_results_of_runs(keep):
     keep("MLTI", 0, PER_TASK)
-    pictures = keep.folder / "pictures"
-    pictures.mkdir()
-    (pictures / "theory.json").write_text("{}")
+    (keep.folder / "theory.json").write_text("{}")
     assert len(Results(keep.folder).all) == 1
 
 
@@ -161,7 +159,7 @@ def test_single_seeds_other_steps_and_the_other_split(keep):
     keep("MLTI", 1, MLTI[1], steps=60)
     keep("MLTI", 0, MLTI[0], other=True, source="disjoint")
     text = rendered(keep.folder)
-    assert "| ours, disjoint | from vanilla, disjoint | runs |" in text
+    assert "| ours, disjoint | vs. vanilla, disjoint | runs |" in text
     line = lines_of(text, "MAML | MLTI")[-1]
     assert line[3] == "80.00 ± 8.00"  # the most steps where the paper's are not there
     assert line[5] == "+15.00 ± 9.80"
@@ -213,9 +211,9 @@ def test_cells_without_a_result_say_why(keep):
     text = rendered(keep.folder)
     (line,) = lines_of(text, "ProtoNet | MLTI")[:1]
     assert line[2:] == ["n/a", "not given in the paper", "", "", ""]
-    assert lines_of(text, "MAML | MLTI")[0][3] == "no data here: pose"
+    assert lines_of(text, "MAML | MLTI")[0][3] == "dataset not prepared: pose"
     assert lines_of(text, "MAML | MLTI")[1][3] == "not run"  # has built-in images
-    assert "no data here: dermnet" in rendered(keep.folder, "cross_domain")
+    assert "dataset not prepared: dermnet" in rendered(keep.folder, "cross_domain")
     assert str(keep.folder.parent) not in text
 
 
