@@ -1,4 +1,4 @@
-"""The two pytrees that everything exchanges: a batch of samples, and a task."""
+"""The two pytrees that all parts exchange: a batch of samples and a task."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import flax.struct
 import jax
+
+__all__ = ["Array", "Batch", "PyTree", "Task"]
 
 Array = jax.Array
 PyTree = Any
@@ -26,15 +28,15 @@ class Batch(flax.struct.PyTreeNode):
 
 
 class Task(flax.struct.PyTreeNode):
-    """A few-shot task: learn from `support`, be judged on `query`.
+    """A few-shot task: learn from `support`, evaluate on `query`.
 
     Attributes:
       support: the support set, `[N_s, ...]`.
       query: the query set, `[N_q, ...]`.
-      domain: scalar integer, the source (sub-dataset, organ, assay) that the task was
-        drawn from. Tasks that are no two of one source carry different numbers.
-      groups: `[C]` integers, which of the pool's groups (classes, or classes of a
-        domain) the task's classes are; None where nobody knows.
+      domain: scalar integer, the id of the source (sub-dataset, organ, assay) of the
+        task. Tasks from different sources have different ids.
+      groups: `[C]` integers, the index of each of the task's classes among the pool's
+        groups (classes, or classes of a domain); None if unknown.
     """
 
     support: Batch

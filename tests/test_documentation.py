@@ -1,83 +1,96 @@
-"""Python blocks of README and docs, and docstrings' examples, run as they stand.
+"""Runs the Python blocks of README and docs and the examples of docstrings.
 
-Commands are not run, but what they name must be there.
+Commands are not executed, but the modules, flags and fields they name must exist.
 """
 
+import ast
 import doctest
 import importlib
+import inspect
 import pathlib
 import re
 import shlex
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlti_jax import interpolation, parallel
-from mlti_jax.learners import _inner_loop as inner_loop
+import mlti_jax
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
+RESULTS = ROOT / "docs" / "results.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+TOP_LEVEL = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+WITH_EXAMPLES = ("augmentation", "interpolation", "learners", "parallel", "strategies")
 
 
-def python_blocks(page: pathlib.Path = README, language: str = "python") -> list[str]:
+def blocks(page: pathlib.Path, language: str = "python") -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # What blocks save is not for the project's folder.
+def _in_temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # Some blocks save files.
 
 
-@pytest.mark.parametrize("index", range(len(python_blocks())))
-def test_readme_blocks_run(index):
+# ------------------------------------------------------------------------- README
+
+
+def test_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_readme_interpolates_own_tasks():
+    block = next(block for block in blocks(README) if "interpolation." in block)
     scope = {}
-    exec(compile(python_blocks()[index], f"README block {index}", "exec"), scope)
-    if "new_tasks" in scope:
-        old, new = scope["tasks"].support, scope["new_tasks"].support
-        assert new.x.shape == old.x.shape
-        assert (np.asarray(new.x) != np.asarray(old.x)).any()
-        np.testing.assert_array_equal(new.y, old.y)
+    exec(compile(block, "README", "exec"), scope)
+    old, new = scope["tasks"].support, scope["new_tasks"].support
+    assert new.x.shape == old.x.shape
+    assert (np.asarray(new.x) != np.asarray(old.x)).any()
+    np.testing.assert_array_equal(new.y, old.y)
 
 
-def test_readme_blocks_fit_together():
+@pytest.mark.slow
+def test_readme_fits_own_tasks():
+    block = next(block for block in blocks(README) if "mlti_jax.fit(" in block)
     scope = {}
-    for block in python_blocks():
-        if "mlti_jax.fit(" not in block:  # long, and a world of its own
-            exec(compile(block, "README", "exec"), scope)
-    loss, accuracy = scope["objective"](
-        scope["variables"], scope["new_tasks"], scope["keys"][0]
-    )
-    assert np.isfinite(loss)
-    assert 0 <= accuracy <= 1
+    exec(compile(block, "README", "exec"), scope)
+    assert scope["probabilities"].shape == (3, 2)
 
 
-def test_readme_has_the_import_example():
-    assert any("interpolation" in block for block in python_blocks())
-
-
-@pytest.mark.parametrize("module", [interpolation, inner_loop, parallel])
-def test_docstring_examples(module):
-    scope = {**vars(module), "jnp": jnp}
-    failed, tried = doctest.testmod(module, extraglobs=scope)
-    assert tried > 0
-    assert failed == 0
-
-
-def test_readme_names_what_there_is():
-    from mlti_jax.backbones import BACKBONES
-    from mlti_jax.data import DATASETS
-    from mlti_jax.learners import LEARNERS
-    from mlti_jax.strategies import STRATEGIES
-
+@pytest.mark.parametrize(
+    "family",
+    [
+        mlti_jax.backbones.BACKBONES,
+        mlti_jax.data.DATASETS,
+        mlti_jax.learners.LEARNERS,
+        mlti_jax.strategies.STRATEGIES,
+    ],
+    ids=["backbones", "datasets", "learners", "strategies"],
+)
+def test_readme_lists_all_parts(family):
     text = README.read_text()
-    for family in (BACKBONES, DATASETS, LEARNERS, STRATEGIES):
-        for name in family:
-            assert f"`{name}`" in text, name
+    assert [name for name in family if f"`{name}`" not in text] == []
 
 
-# ------------------------------------------------------------------- pages of docs
+def test_readme_results_agree_with_the_results_page():
+    rows = re.findall(r"^\| (\w+), \d-shot \| (.*?) \|$", README.read_text(), re.M)
+    assert len(rows) == 6
+    results = RESULTS.read_text()
+    for _, row in rows:
+        _, vanilla, mlti, difference, _ = row.split(" | ")
+        for number in (vanilla, mlti, difference):
+            assert number in results, number
+
+
+def test_readme_commands_are_one_line_each():
+    commands = [line for block in blocks(README, "bash") for line in block.split("\n")]
+    assert sum(line.startswith("pip install -e ") for line in commands) == 2
+
+
+# --------------------------------------------------------------------------- pages
 
 
 def slow_if_training(page: pathlib.Path):
@@ -88,24 +101,35 @@ def slow_if_training(page: pathlib.Path):
 
 
 @pytest.mark.parametrize("page", map(slow_if_training, PAGES))
-def test_pages_blocks_run(page):
+def test_page_blocks_run(page):
     scope = {}
-    for block in python_blocks(page):
+    for block in blocks(page):
         exec(compile(block, page.name, "exec"), scope)
 
 
-@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        made = target == "RESULTS.md"  # by experiments.report
-        assert made or "://" in target or (page.parent / target).exists(), target
+@pytest.mark.parametrize(
+    "page", [*TOP_LEVEL, *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
+def test_links_have_targets(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        assert "://" in target or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_snippets_have_sources(page):
+    for name, _, section in re.findall(r'--8<-- "([^":]+)(:(\w+))?"', page.read_text()):
+        text = (ROOT / name).read_text()
+        assert not section or f"[start:{section}]" in text
+
+
+# ------------------------------------------------------------------------ commands
 
 
 def commands() -> list[list[str]]:
-    """The commands of all pages that run a module, as their words."""
+    """The commands of all pages that run a module, split into words."""
     found = []
-    for page in (README, *PAGES):
-        for block in python_blocks(page, "bash"):
+    for page in (*TOP_LEVEL, *PAGES):
+        for block in blocks(page, "bash"):
             for line in block.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)
                 if "python" in words and "-m" in words:
@@ -114,20 +138,28 @@ def commands() -> list[list[str]]:
 
 
 def flags_of(module: str) -> set[str]:
-    """The names of a command's flags, read from its source and what it shares."""
-    text = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+    """The flags of a command, read from its source and from modules it adopts."""
+    path = ROOT / module.replace(".", "/")
+    path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    text = path.read_text()
     names = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text)
     names += re.findall(r'declare_key_flag\(\s*"(\w+)"', text)
     names += re.findall(r'add_argument\(\s*"--(\w+)"', text)
+    imported = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     for shared in re.findall(r"adopt_module_key_flags\((\w+)\)", text):
-        names += flags_of(f"{module.rpartition('.')[0]}.{shared}")
+        names += flags_of(imported[shared])
     return set(names)
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_commands_name_what_there_is(command):
+def test_commands_exist(command):
     module, *words = command
-    if module in ("pytest", "pip"):
+    if module in ("pip", "pytest", "venv"):
         return
     flags = dict(word[2:].partition("=")[::2] for word in words if word[:2] == "--")
     fields = [name for name in flags if name.startswith("config.")]
@@ -145,3 +177,29 @@ def test_commands_name_what_there_is(command):
             for part in field.split(".")[1:]:
                 assert part in place, field
                 place = place[part]
+
+
+# ---------------------------------------------------------------------- docstrings
+
+
+def functions_with_examples() -> list:
+    """Public functions whose docstrings should have an example."""
+    found = []
+    for family in WITH_EXAMPLES:
+        module = getattr(mlti_jax, family)
+        for name in getattr(module, "__all__", ()):
+            if inspect.isfunction(getattr(module, name)):
+                found.append(pytest.param(module, name, id=f"{family}.{name}"))
+    return found
+
+
+@pytest.mark.parametrize(("module", "name"), functions_with_examples())
+def test_docstring_example(module, name):
+    function = inspect.unwrap(getattr(module, name))
+    scope = {**vars(module), "mlti_jax": mlti_jax, "jax": jax, "jnp": jnp, "np": np}
+    finder = doctest.DocTestFinder(recurse=False)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for test in finder.find(function, name, globs=scope):
+        runner.run(test)
+    failed, tried = runner.summarize(verbose=False)
+    assert failed == 0
