@@ -1,22 +1,60 @@
-"""NCI: 2-way 5-shot, whether a molecule is active; each task in one assay (D.1).
+r"""NCI: 2-way 5-shot, whether a molecule is active; each task in one assay (D.1).
 
-Paper, accuracy in % (6 training assays): MAML 77.09 vanilla, 79.14 MLTI; ProtoNet
-74.84 vanilla, 76.90 MLTI.
+Accuracy in % with 6 training assays, from the paper:
+
+             vanilla    MLTI
+    MAML       77.09   79.14
+    ProtoNet   74.84   76.90
+
+Training takes about 1 minute on two CPU cores:
 
     python -m mlti_jax.data.prepare --dataset=nci --raw=DIR
     python -m experiments.run --workdir=/tmp/nci_maml_mlti \
         --config=experiments/configs/nci.py:learner=maml,strategy=mlti
 
-A third to two fifths of the test molecules also stand in the paper's training sets;
-`:split=disjoint` trains without them, on the same test tasks. There are no validation
-tasks: the last checkpoint is reported. The released code trains 50,000 steps and uses
-all molecules of the test assays.
+A third to two fifths of the test molecules also occur in the paper's training sets;
+`:split=disjoint` trains without them, on the same test tasks. The dataset has no
+validation tasks: the last checkpoint is tested. The released code trains 50,000 steps
+and uses all molecules of the test assays.
 """
 
-from experiments.config import molecule_config
+from ml_collections.config_dict import placeholder
+
+from experiments.config import parse_arg, set_alpha
+from mlti_jax.learners import FAMILIES
+from mlti_jax.training import base_config
 
 
 def get_config(arg: str = ""):
-    config = molecule_config("nci", arg, gradient_alpha=2.0, metric_alpha=0.5)
+    choice = parse_arg(arg, learner="maml", strategy="mlti", shots=5, split="paper")
+    config = base_config()
+
+    config.dataset = {
+        "name": "nci",
+        "split": choice.split,  # paper | disjoint: no test molecule in training
+        "train_classes": placeholder(int),  # training assays; None: all
+        "molecules_per_assay": 1000,
+        "fingerprint": "morgan",  # or path
+        "seed": 0,
+    }
+    config.task.ways = 2
+    config.task.shots = choice.shots
+    config.task.queries = 10
+
+    config.backbone.name = "mlp"
+    config.backbone.mlp.hidden = (500, 500)
+    config.learner.name = choice.learner
+
+    config.strategy.name = choice.strategy
+    config.interpolation.method = "mixup"
+    config.interpolation.layers = (0, 1)
+    set_alpha(config, 0.5 if choice.learner in FAMILIES["metric"] else 2.0)
+
+    config.train.steps = 10_000
+    config.train.meta_batch_size = 4
+    config.train.learning_rate = 1e-3
+
+    config.eval.queries = 10
+    config.eval.num_tasks = 600
     config.lock()
     return config

@@ -9,14 +9,11 @@ import numpy as np
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from mlti_jax._internal.checks import did_you_mean
 from mlti_jax.data import Splits
-from mlti_jax.errors import InputError
-from mlti_jax.training._config import base_config
+from mlti_jax.training._config import base_config, flat_fields, set_fields
 
 SHOTS, QUERIES = 5, 10  # a class, where there are enough samples
 VALIDATIONS = 10  # in the course of a run
-OPTIONAL = ("eval.queries",)  # None: all samples that are left
 
 
 def choose_config(
@@ -56,53 +53,6 @@ def open_config(name: str) -> ConfigDict:
     config.interpolation = {"method": "", "layers": ()}
     config.task = {"ways": placeholder(int), "shots": SHOTS, "queries": QUERIES}
     return config
-
-
-def flat_fields(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The fields of a config, those of its sections as `train.steps`."""
-    fields = {}
-    for name, value in section.items():
-        if isinstance(value, Mapping | ConfigDict):
-            fields |= flat_fields(value, f"{prefix}{name}.")
-        else:
-            fields[f"{prefix}{name}"] = value
-    return fields
-
-
-def set_fields(config: ConfigDict, fields: Mapping[str, Any]) -> None:
-    """Sets fields by their names; unknown ones and wrong types are refused."""
-    known = [name for name in flat_fields(config) if not name.startswith("dataset.")]
-    for name, value in fields.items():
-        if name not in known:
-            raise InputError(f"unknown config field {name!r}{_nearest(name, known)}")
-        if isinstance(value, np.generic):
-            value = value.item()
-        value = tuple(value) if isinstance(value, list) else value
-        before = flat_fields(config)[name]
-        if value is None and before is not None and name not in OPTIONAL:
-            raise InputError(
-                f"config field {name} is None; expected a value such as {before!r}"
-            )
-        try:
-            config.update_from_flattened_dict({name: value})
-        except (TypeError, ValueError):
-            raise InputError(
-                f"config field {name} is {value!r}; expected a value such as {before!r}"
-            ) from None
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    """The field that may have been meant, by its last part or by its spelling."""
-    last = name.rpartition(".")[2]
-    same = [field for field in known if field.rpartition(".")[2] == last]
-    same.sort(key=lambda field: field.count("."))
-    if same:
-        return f" (did you mean {' or '.join(map(repr, same[:3]))}?)"
-    return did_you_mean(name, known) or f"; sections: {', '.join(_sections(known))}"
-
-
-def _sections(known: list[str]) -> list[str]:
-    return sorted({name.partition(".")[0] for name in known})
 
 
 def _choose_learner(splits: Splits) -> str:

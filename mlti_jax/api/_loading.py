@@ -19,7 +19,6 @@ import numpy as np
 
 from mlti_jax._version import __version__
 from mlti_jax.api._calibration import Calibration
-from mlti_jax.api._configuring import flat_fields, set_fields
 from mlti_jax.api._fitted import FittedLearner
 from mlti_jax.api._saving import FORMAT, MANIFEST, VERSION, by_name
 from mlti_jax.data import Inputs
@@ -27,7 +26,7 @@ from mlti_jax.data._own.inputs import SMILES
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Variables
 from mlti_jax.strategies import init_variables
-from mlti_jax.training._config import base_config
+from mlti_jax.training._config import restore_config
 from mlti_jax.training._experiment import MethodFacts, make_method
 from mlti_jax.types import PyTree
 
@@ -174,19 +173,12 @@ def _example(inputs: Inputs) -> PyTree:
 
 def _config(manifest: _Manifest) -> Any:
     saved = manifest.value("config", dict)
-    config = base_config()
-    dataset = saved.get("dataset")
-    if not isinstance(dataset, dict):
+    if not isinstance(saved.get("dataset"), dict):
         raise manifest.error("config.dataset", "is missing, or no table")
-    fields = flat_fields({k: v for k, v in saved.items() if k != "dataset"})
     try:
-        set_fields(config, fields)
+        return restore_config(saved)
     except InputError as error:
         raise manifest.error("config", f"can't be used ({error})") from None
-    with config.unlocked():
-        config.dataset = dataset
-    config.lock()
-    return config
 
 
 def _result(manifest: _Manifest) -> dict:

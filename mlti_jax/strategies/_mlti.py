@@ -99,5 +99,5 @@ def mlti(
     )
 
 
-intra = partial(mlti, partners="intra", name="intra")
-cross = partial(mlti, partners="cross", name="cross")
+intra = partial(mlti, partners="intra", name="intra", alpha_intra=None)
+cross = partial(mlti, partners="cross", name="cross", alpha_intra=None, within=BOTH)

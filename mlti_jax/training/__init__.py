@@ -2,6 +2,7 @@
 
 from mlti_jax.errors import Interrupted
 from mlti_jax.training._checkpoints import Checkpoints
+from mlti_jax.training._config import base_config
 from mlti_jax.training._evaluation import (
     Evaluator,
     mean_and_interval,
@@ -28,6 +29,7 @@ __all__ = [
     "MetricsWriter",
     "TrainState",
     "adam",
+    "base_config",
     "build",
     "format_interval",
     "gradients",

@@ -1,4 +1,4 @@
-"""A run's work directory: its config, and its results."""
+"""A run's work directory: its JSON files, and the check of its config."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from mlti_jax.errors import InputError
+from mlti_jax.training._config import drop_removed, flat_fields
 
 
 def write_json(path: pathlib.Path, value: object) -> None:
-    """Writes a JSON file whole or not at all; lists of numbers take one line."""
+    """Writes a JSON file atomically, with each list of numbers on one line."""
     text = json.dumps(value, indent=2, allow_nan=False)
-    # A line break stands in no string of JSON, so that what is found is a list.
+    # JSON strings contain no line breaks, so a match is always a list.
     text = re.sub(r"\[\n[-+.eE\d,\s]*\]", _on_one_line, text)
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "w", encoding="utf-8") as file:
@@ -24,12 +26,12 @@ def write_json(path: pathlib.Path, value: object) -> None:
     os.replace(temporary, path)
 
 
-def _on_one_line(numbers: re.Match) -> str:
+def _on_one_line(numbers: re.Match[str]) -> str:
     return f"[{', '.join(numbers.group()[1:-1].replace(',', ' ').split())}]"
 
 
-def read_json(path: pathlib.Path) -> object:
-    """Reads a JSON file."""
+def read_json(path: pathlib.Path) -> Any:
+    """Reads a JSON file; raises `InputError` if it is not valid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -38,8 +40,10 @@ def read_json(path: pathlib.Path) -> object:
         ) from None
 
 
-def open_workdir(workdir: pathlib.Path, config: Mapping[str, object]) -> None:
-    """Makes the directory and writes `config.json`, or checks that it is the same.
+def open_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+    """Creates a work directory with its `config.json`, or checks that it is the same.
+
+    Raises `InputError` if the directory holds a run of another config.
 
     Args:
       workdir: the directory.
@@ -54,31 +58,20 @@ def open_workdir(workdir: pathlib.Path, config: Mapping[str, object]) -> None:
     if not path.exists():
         if (workdir / "checkpoints").exists():
             raise InputError(
-                f"{workdir} holds checkpoints but no config.json to say of what; use "
-                "another --workdir"
+                f"{workdir} has checkpoints but no config.json; use another --workdir"
             )
         write_json(path, config)
         return
-    differences = _differences(read_json(path), config)
+    saved = drop_removed(flat_fields(read_json(path)))
+    given = flat_fields(config)
+    differences = [
+        f"{name}: {saved.get(name, 'absent')!r} -> {given.get(name, 'absent')!r}"
+        for name in sorted({*saved, *given})
+        if name not in saved or name not in given or saved[name] != given[name]
+    ]
     if differences:
         raise InputError(
             f"{workdir} holds a run of a different config; use another --workdir, or "
-            "the same config to go on. The differences (there -> here):\n  "
+            "the same config to resume it. The differences (saved -> given):\n  "
             + "\n  ".join(differences)
         )
-
-
-def _differences(there: object, here: object, prefix: str = "") -> list[str]:
-    if isinstance(there, dict) and isinstance(here, dict):
-        lines = []
-        for name in sorted({*there, *here}):
-            path = f"{prefix}.{name}" if prefix else name
-            if name not in there or name not in here:
-                missing = "absent"
-                lines.append(
-                    f"{path}: {there.get(name, missing)} -> {here.get(name, missing)}"
-                )
-            else:
-                lines += _differences(there[name], here[name], path)
-        return lines
-    return [] if there == here else [f"{prefix}: {there!r} -> {here!r}"]

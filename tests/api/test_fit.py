@@ -12,12 +12,12 @@ import pytest
 
 import mlti_jax
 from experiments import finished_run
-from mlti_jax.api._configuring import choose_config, flat_fields
+from mlti_jax.api._configuring import choose_config
 from mlti_jax.data import Splits, from_arrays
 from mlti_jax.data._own import dataset as own_data
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.training import Checkpoints, build, mean_and_interval, train_and_evaluate
-from mlti_jax.training._config import base_config
+from mlti_jax.training._config import base_config, flat_fields
 from tests.support.api_cases import (
     SMALL,
     class_pool,

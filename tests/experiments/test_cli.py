@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from experiments import run
-from experiments.config import base_config, config_names, parse_arg
+from experiments.config import config_names, parse_arg
 from mlti_jax.errors import InputError
+from mlti_jax.training import base_config
 from tests.support.cli import ROOT, run_command
 
 RAINBOW = "--config=experiments/configs/rainbow_mnist.py"

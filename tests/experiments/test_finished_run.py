@@ -1,7 +1,8 @@
-"""Finished runs that are read again: the network that was tested, and refusals."""
+"""Loading finished runs: the tested network, runs of previous versions, errors."""
 
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -30,6 +31,14 @@ def test_a_finished_run_gives_the_network_it_was_tested_with(
     key = experiment.eval_key(TEST)
     values = experiment.evaluator(variables, experiment.splits.test, key, 8)
     np.testing.assert_allclose(values, result["per_task"], atol=1e-5)
+    # Options that were removed since, without an effect on results, are ignored.
+    path = tmp_path / "config.json"
+    saved = json.loads(path.read_text())
+    saved["learner"]["maml"]["unroll"] = False
+    path.write_text(json.dumps(saved))
+    _, same, _ = finished_run.load(tmp_path)
+    chex.assert_trees_all_equal(same, variables)
+    assert train_and_evaluate(experiment, tmp_path) == result
     if not validation:  # An earlier checkpoint is another network.
         path = tmp_path / "results.json"
         path.write_text(json.dumps(result | {"step": 4}))
@@ -42,7 +51,7 @@ def test_a_finished_run_gives_the_network_it_was_tested_with(
     assert (originals.shape, made.shape) == ((3, 8), (12, 8))
 
 
-def test_work_directories_that_hold_no_finished_run(tmp_path, monkeypatch):
+def test_work_directories_without_a_finished_run(tmp_path, monkeypatch):
     use_data(monkeypatch, vectors())
     experiment = build(vector_config())
     saved = json.loads(experiment.config.to_json_best_effort())
@@ -55,12 +64,12 @@ def test_work_directories_that_hold_no_finished_run(tmp_path, monkeypatch):
     saved = json.loads(config.read_text())
     saved["data"]["checksums"]["train"] += 1
     config.write_text(json.dumps(saved))
-    with pytest.raises(InputError, match="trained on other data"):
+    with pytest.raises(InputError, match="trained on different data"):
         finished_run.load(tmp_path)
     del saved["train"]["compute_dtype"]
     config.write_text(json.dumps(saved))
     with pytest.raises(InputError, match="its config has no train.compute_dtype; run"):
         finished_run.load(tmp_path)
     path.unlink()
-    with pytest.raises(InputError, match="no results.json, so it holds no finished"):
+    with pytest.raises(InputError, match="no results.json, so it is not a finished"):
         finished_run.load(tmp_path)

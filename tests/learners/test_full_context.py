@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from experiments.config import base_config
 from mlti_jax import backbones, learners, strategies
 from mlti_jax.data import ClassPool
 from mlti_jax.errors import InputError
 from mlti_jax.learners._base import shared_features
 from mlti_jax.learners._full_context import FullContext
-from mlti_jax.training import Episode, Evaluator
+from mlti_jax.training import Episode, Evaluator, base_config
 from mlti_jax.types import Batch
 from tests.support.tasks import init, make_task, stack_tasks, take, task_loss
 

@@ -11,12 +11,11 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from experiments.config import base_config
 from experiments.configs import own_data, rainbow_mnist
 from mlti_jax import data
 from mlti_jax.data._own.dataset import load
 from mlti_jax.errors import InputError
-from mlti_jax.training import build, train_and_evaluate
+from mlti_jax.training import base_config, build, train_and_evaluate
 from mlti_jax.training._defaults import (
     choose_backbone,
     choose_interpolation,
