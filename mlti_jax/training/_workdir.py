@@ -63,7 +63,7 @@ def open_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
         write_json(path, config)
         return
     saved = drop_removed(flat_fields(read_json(path)))
-    given = flat_fields(config)
+    given = drop_removed(flat_fields(config))
     differences = [
         f"{name}: {saved.get(name, 'absent')!r} -> {given.get(name, 'absent')!r}"
         for name in sorted({*saved, *given})
