@@ -1,10 +1,14 @@
-"""What the tools with a `--config` share: checks of its fields, and the listing."""
+"""Shared by the tools with a `--config`: field checks, `--list`, compilation cache.
+
+Everything else that command-line tools share is in `mlti_jax._internal.command_line`.
+"""
 
 from __future__ import annotations
 
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 from absl import flags
@@ -19,18 +23,25 @@ from mlti_jax.strategies import STRATEGIES
 from mlti_jax.strategies import _applicability as applicability
 
 
-def run(main: Callable[[list[str]], None], module_docstring: str) -> int:
-    """Runs a tool that has a `--config`; see `mlti_jax._internal.command_line.run`."""
-    return command_line.run(main, module_docstring, check_arguments=_check_config)
+def run(
+    main: Callable[..., None],
+    module_docstring: str | None,
+    positional: Sequence[str] = (),
+) -> int:
+    """Runs a tool with a `--config`; see `mlti_jax._internal.command_line.run`.
+
+    An unknown `--config.FIELD` is reported with the fields that exist.
+    """
+    return command_line.run(main, module_docstring, positional, _check_config)
 
 
-def keep_compiled(choice: str, workdir: str) -> None:
-    """Lets JAX keep compiled programs on disk, so that the next start is quick.
+def use_compilation_cache(choice: str, workdir: str) -> None:
+    """Enables JAX's persistent compilation cache, which makes the next start faster.
 
     Args:
-      choice: `beside` the work directory, `off`, or a path. A directory that is set
-        for JAX already (`JAX_COMPILATION_CACHE_DIR`) is left as it is.
-      workdir: the run's work directory.
+      choice: `beside` the work directory, `off`, or a path. A directory that is already
+        set (`JAX_COMPILATION_CACHE_DIR`) is not changed.
+      workdir: work directory of the run.
     """
     if choice == "off" or jax.config.jax_compilation_cache_dir:
         return
@@ -41,7 +52,7 @@ def keep_compiled(choice: str, workdir: str) -> None:
 
 
 def listing() -> str:
-    """What can be chosen, one family a line."""
+    """Returns the names of all learners, strategies, backbones, datasets, configs."""
     families = {
         "learners": LEARNERS,
         "strategies": STRATEGIES,
@@ -52,8 +63,8 @@ def listing() -> str:
     lines = [
         f"{family + ':':12} {' '.join(names)}" for family, names in families.items()
     ]
-    lines += ["", "Strategies are combined with +, as in strategy=NAME+NAME.", ""]
-    lines += ["Which strategies apply to which learners:", applicability.table()]
+    lines += ["", "Combine strategies with +, as in strategy=NAME+NAME.", ""]
+    lines += ["Strategies that apply to each learner:", applicability.table()]
     return "\n".join(lines)
 
 
@@ -64,8 +75,8 @@ def _check_config(argv: list[str]) -> list[str]:
 
 
 def _joined(argv: list[str]) -> list[str]:
-    """`--config FILE` as `--config=FILE`."""
-    joined = []
+    """Rewrites `--config FILE` to `--config=FILE`."""
+    joined: list[str] = []
     for arg in argv:
         if joined and joined[-1] in ("--config", "-config"):
             joined[-1] = f"--config={arg}"
@@ -76,18 +87,18 @@ def _joined(argv: list[str]) -> list[str]:
 
 
 def _check_fields(argv: list[str]) -> None:
-    """Refuses a `--config.FIELD` that the config does not have."""
+    """Raises `InputError` for a `--config.FIELD` that the config does not have."""
     files = [arg for arg in argv if arg.startswith("--config=")]
     if not files:
         return
     path = pathlib.Path(files[-1].removeprefix("--config=").partition(":")[0])
     if not path.is_file():
         raise InputError(
-            f"there is no config file {path}; configs here: "
+            f"config file {path} does not exist; available configs: "
             f"{', '.join(config_names())}, as experiments/configs/NAME.py"
         )
-    # The flags of single fields are made while the file's flag is parsed, from what
-    # stands in `sys.argv`; without them the plain config comes out.
+    # While it parses --config, ml_collections defines a flag for each --config.FIELD
+    # that it finds in `sys.argv`. Hide these to get the config without overrides.
     everything, sys.argv = sys.argv, [argv[0], *files]
     try:
         flags.FLAGS([argv[0], *files])
@@ -100,13 +111,13 @@ def _check_fields(argv: list[str]) -> None:
             _check_field(config, arg.partition("=")[0].removeprefix("--config."))
 
 
-def _check_field(config, name: str) -> None:
-    section, place = config, "config"
+def _check_field(config: Mapping[str, Any], name: str) -> None:
+    section, prefix = config, "config"
     for part in name.split("."):
         known = sorted(section.keys()) if hasattr(section, "keys") else []
         if part not in known:
             raise InputError(
-                f"unknown config field {name!r}; {place} has: "
+                f"unknown config field {name!r}; {prefix} has: "
                 f"{', '.join(known) or 'no fields'}"
             )
-        section, place = section[part], f"{place}.{part}"
+        section, prefix = section[part], f"{prefix}.{part}"

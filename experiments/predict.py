@@ -51,10 +51,8 @@ LABEL = flags.DEFINE_string(
 )
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Adapts, predicts and writes."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     for flag in (MODEL, SUPPORT, QUERY, OUTPUT):
         if flag.value is None:
             raise InputError(f"--{flag.name} is missing; see --help")

@@ -26,7 +26,6 @@ from experiments.theory import remainders, variance
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import absolute
 from mlti_jax._internal.progress import say
-from mlti_jax.errors import InputError
 from mlti_jax.training._workdir import read_json
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "results.md"
@@ -254,10 +253,8 @@ def draw_task_numbers(results: Results, figures_folder: pathlib.Path) -> None:
             task_numbers.draw(dataclasses.replace(figure, panels=panels), results, path)
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Draws the figures that need only results, and writes the page."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     results_folder = store.existing_folder(RESULTS.value)
     path = absolute(OUTPUT.value) or PAGE
     figures_folder = path.parent / FIGURES

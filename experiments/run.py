@@ -29,7 +29,7 @@ import sys
 from absl import flags, logging
 from ml_collections import config_flags
 
-from experiments import cli as command_line
+from experiments import cli
 from experiments.compare import compare
 from mlti_jax import parallel
 from mlti_jax._internal.command_line import DATA_DIR
@@ -44,12 +44,10 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Where the run leaves all it make
 LIST = flags.DEFINE_bool("list", False, "List what can be chosen, and exit.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Runs one config, or the several strategies that it compares."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     if LIST.value:
-        print(command_line.listing())
+        print(cli.listing())
         return
     for flag in (CONFIG, WORKDIR):
         if flag.value is None:
@@ -57,7 +55,7 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
     config = CONFIG.value
     parallel.use_all_cores()
-    command_line.keep_compiled(config.compilation_cache, WORKDIR.value)
+    cli.use_compilation_cache(config.compilation_cache, WORKDIR.value)
     if config.get("compare"):
         compare(config, WORKDIR.value, DATA_DIR.value)
     else:
@@ -66,4 +64,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(command_line.run(main, __doc__))
+    sys.exit(cli.run(main, __doc__))

@@ -182,10 +182,8 @@ def write(results: list[dict], folder: pathlib.Path) -> None:
             draw[result["kind"]](result, folder / f"{result['kind']}.png")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Measures cases and tables, and prints each result when it is ready."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     parallel.use_all_cores()
     settings = settings_from_flags()
     names = chosen(CASES.value, IS_QUICK.value)

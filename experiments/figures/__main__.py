@@ -200,10 +200,8 @@ def make_sheets() -> None:
 # ---------------------------------------------------------------------------- main
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Lists, plans, runs or draws figures."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing data.
     if LIST.value:
         print("\n".join(f"{name:13} {text}" for name, text in FIGURES.items()))

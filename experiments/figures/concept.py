@@ -19,7 +19,6 @@ from absl import flags
 from mlti_jax import data, interpolation
 from mlti_jax._internal import command_line
 from mlti_jax._internal.figures import COLORS, new_figure
-from mlti_jax.errors import InputError
 from mlti_jax.types import Batch, Task
 
 if TYPE_CHECKING:
@@ -120,10 +119,8 @@ def _arrow(fig: Figure, ends: tuple[float, float], text: str) -> None:
     fig.text(middle, 0.54, text, ha="center", va="bottom", fontsize=8.5)
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Writes the figure to `--output`."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     path = pathlib.Path(OUTPUT.value)
     draw(path)
     print(f"figure: {path}")

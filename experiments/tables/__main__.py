@@ -122,10 +122,8 @@ def render(tables: list[Table], results: Results) -> None:
         say(f"wrote {path}")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Lists, plans, runs or renders."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
     if LIST.value:
         print(listing(Results(run_flags.results_folder())))

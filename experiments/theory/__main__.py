@@ -28,7 +28,6 @@ from experiments.theory import remainders as theory_remainders
 from experiments.theory import variance as theory_variance
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import DATA_DIR
-from mlti_jax.errors import InputError
 from mlti_jax.training._workdir import write_json
 
 flags.declare_key_flag("data_dir")
@@ -40,10 +39,8 @@ OUTPUT = flags.DEFINE_string(
 )
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Measures, prints and draws everything."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
     folder = command_line.output_folder(OUTPUT.value)
     remainders = theory_remainders.measure()

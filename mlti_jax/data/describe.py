@@ -25,10 +25,8 @@ DATASET = flags.DEFINE_string("dataset", None, "Name of the dataset.")
 PICTURE = flags.DEFINE_string("picture", None, "The picture's file, a PNG.")
 
 
-def chosen_dataset(argv: list[str]) -> str:
+def chosen_dataset() -> str:
     """The dataset that the command line names."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}; see --help")
     if DATASET.value is None:
         raise InputError(
             f"--dataset is missing; choose one of: {', '.join(sorted(DATASETS))}"
@@ -36,10 +34,10 @@ def chosen_dataset(argv: list[str]) -> str:
     return DATASET.value
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Prints the counts and saves the picture."""
     logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
-    name = chosen_dataset(argv)
+    name = chosen_dataset()
     data_dir = command_line.DATA_DIR.value
     print(describe(name, data_dir))
     folder = pathlib.Path(data_dir or default_data_dir()).expanduser()

@@ -34,10 +34,10 @@ OVERWRITE = flags.DEFINE_bool(
 )
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Prepares, and says what came of it."""
     logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
-    name = chosen_dataset(argv)
+    name = chosen_dataset()
     data_dir = command_line.DATA_DIR.value
     if RAW.value is None:
         instructions = prepared.builder(name, data_dir).INSTRUCTIONS

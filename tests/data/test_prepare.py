@@ -99,7 +99,7 @@ def test_bad_arguments(tmp_path, module, values, message):
         flagsaver.flagsaver(data_dir=str(tmp_path), **values),
         pytest.raises(InputError, match=message),
     ):
-        module.main(["prepare"])
+        module.main()
 
 
 def test_missing_data_says_what_to_download_and_what_to_run(tmp_path):

@@ -160,7 +160,7 @@ def test_configs_train_and_evaluate(prepare_real, raw_dir, tmp_path, name, argum
             chosen.eval.tasks_per_pass = 2
             chosen.learner.maml.steps = chosen.learner.maml.eval_steps = 1
             chosen.backbone.conv4.filters = 4
-        run.main(["run"])
+        run.main()
     result = json.loads((tmp_path / "results.json").read_text())
     assert result["dataset"] == name
     assert result["step"] == 2

@@ -1,4 +1,4 @@
-"""The command line: what it lists, and one clear line for each wrong input."""
+"""The command line of `experiments.run`: listing, help, and errors for bad input."""
 
 import errno
 import importlib
@@ -11,6 +11,7 @@ import pytest
 
 from experiments import run
 from experiments.config import config_names, parse_arg
+from mlti_jax._internal import command_line
 from mlti_jax.errors import InputError
 from mlti_jax.training import base_config
 from tests.support.cli import ROOT, run_command
@@ -26,7 +27,10 @@ def cli(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--config=experiments/configs/nope.py"], "configs here: .*rainbow_mnist"),
+        (
+            ["--config=experiments/configs/nope.py"],
+            "available configs: .*rainbow",
+        ),
         ([RAINBOW + ":lerner=maml"], "unknown config argument 'lerner'"),
         ([RAINBOW + ":learner"], "not of the form name=value"),
         ([RAINBOW + ":shots=two"], "must be of type int, got 'two'"),
@@ -93,7 +97,7 @@ def cli(monkeypatch, capsys, tmp_path):
         ([RAINBOW, "extra"], "unexpected argument 'extra'"),
     ],
 )
-def test_wrong_input_gets_one_clear_message(cli, args, message):
+def test_invalid_input_is_reported_in_one_message(cli, args, message):
     code, printed = cli(*args)
     assert code == 2
     assert printed.err.count("error:") == 1
@@ -101,7 +105,7 @@ def test_wrong_input_gets_one_clear_message(cli, args, message):
     assert re.search(message, printed.err, re.DOTALL), printed.err
 
 
-def test_data_that_is_missing_or_damaged(cli, tmp_path):
+def test_missing_or_damaged_data(cli, tmp_path):
     folder = tmp_path / "mnist"
     folder.mkdir()
     (folder / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b\x08 cut short")
@@ -113,14 +117,14 @@ def test_data_that_is_missing_or_damaged(cli, tmp_path):
     assert not (tmp_path / "work").exists()
 
 
-def test_a_workdir_that_is_a_file(cli, tmp_path):
+def test_workdir_is_a_file(cli, tmp_path):
     (tmp_path / "file").write_text("")
     code, printed = cli(RAINBOW, workdir=tmp_path / "file")
     assert code == 2
     assert "not a directory" in printed.err
 
 
-def test_a_workdir_of_another_config_is_refused_with_the_difference(cli, tmp_path):
+def test_workdir_of_another_config_is_rejected_with_the_difference(cli, tmp_path):
     (tmp_path / "work").mkdir()
     other = base_config().to_dict()
     (tmp_path / "work" / "config.json").write_text(json.dumps(other))
@@ -130,7 +134,7 @@ def test_a_workdir_of_another_config_is_refused_with_the_difference(cli, tmp_pat
     assert "train.steps: 10000 -> 30000" in printed.err
 
 
-def test_a_full_disk_is_told_and_loses_nothing(cli, tmp_path, monkeypatch):
+def test_full_disk_is_reported_and_files_are_kept(cli, tmp_path, monkeypatch):
     work = tmp_path / "work"
     work.mkdir()
     (work / "kept").write_text("before")
@@ -147,7 +151,7 @@ def test_a_full_disk_is_told_and_loses_nothing(cli, tmp_path, monkeypatch):
     assert (work / "kept").read_text() == "before"
 
 
-def test_listing_and_help_name_every_choice(cli):
+def test_listing_and_help(cli):
     code, printed = cli("--list")
     assert code == 0
     for name in ("maml", "protonet", "mlti", "conv4", "rainbow_mnist", "quickstart"):
@@ -158,21 +162,42 @@ def test_listing_and_help_name_every_choice(cli):
     assert "rainbow_mnist.py:learner=maml,strategy=mlti" in printed.out
 
 
-def test_every_config_can_be_read():
+def test_every_config_loads():
     for name in config_names():
         config = importlib.import_module(f"experiments.configs.{name}").get_config()
         assert config.is_locked
         assert config.dataset.name
 
 
-def test_arguments_of_a_config():
+def test_config_arguments():
     values = parse_arg("shots=5,learner=maml", learner="x", shots=1, rate=0.5)
     assert (values.learner, values.shots, values.rate) == ("maml", 5, 0.5)
     with pytest.raises(InputError, match="choose one of"):
         parse_arg("ways=5", learner="x")
 
 
-def test_the_module_runs_as_a_command():
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["a"], "missing argument SIDE"),
+        (["a", "b", "c"], "unexpected argument 'c'"),
+        (["a", "b"], None),
+    ],
+)
+def test_positional_arguments(monkeypatch, capsys, given, message):
+    calls = []
+    monkeypatch.setattr(sys, "argv", ["tool", *given])
+    code = command_line.run(
+        lambda case, side: calls.append((case, side)), "", positional=("CASE", "SIDE")
+    )
+    if message is None:
+        assert (code, calls) == (0, [("a", "b")])
+    else:
+        assert (code, calls) == (2, [])
+        assert message in capsys.readouterr().err
+
+
+def test_module_runs_as_a_command():
     done = subprocess.run(
         [sys.executable, "-m", "experiments.run", "--list"],
         cwd=ROOT,

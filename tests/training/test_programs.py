@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import cli as command_line
+from experiments import cli
 from experiments.benchmark.cases import BIO, RAINBOW, vanilla
 from experiments.benchmark.program import RUNS_ONCE, compile_case, make_parts
 from mlti_jax import backbones, learners, strategies
@@ -191,9 +191,9 @@ def jax_settings():
     [("beside", "{}/compilation_cache"), ("off", None), ("{}/kept", "{}/kept")],
 )
 def test_where_compiled_programs_are_kept(jax_settings, tmp_path, choice, expected):
-    command_line.keep_compiled(choice.format(tmp_path), str(tmp_path / "run"))
+    cli.use_compilation_cache(choice.format(tmp_path), str(tmp_path / "run"))
     path = expected and expected.format(tmp_path)
     assert jax.config.jax_compilation_cache_dir == path
     jax.config.update("jax_compilation_cache_dir", "already/set")
-    command_line.keep_compiled(choice.format(tmp_path), str(tmp_path / "run"))
+    cli.use_compilation_cache(choice.format(tmp_path), str(tmp_path / "run"))
     assert jax.config.jax_compilation_cache_dir == "already/set"

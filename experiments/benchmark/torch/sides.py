@@ -110,11 +110,8 @@ def _status(field: str) -> int:
     return 1024 * int(text.partition(f"{field}:")[2].split()[0])
 
 
-def main(argv: list[str]) -> None:
+def main(name: str, side: str) -> None:
     """Prints the memory growth of one case and side."""
-    if len(argv) != 3:
-        raise InputError("expected two arguments: a case and a side")
-    _, name, side = argv
     if side not in SIDES:
         raise unknown_name("side", side, SIDES)
     steps = _repeated(make_step(find(name), side))
@@ -122,4 +119,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(command_line.run(main, __doc__))
+    sys.exit(command_line.run(main, __doc__, positional=("CASE", "SIDE")))

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from experiments import cli as command_line
-from experiments import run
+from experiments import cli, run
 from experiments.paper import TABLES, Run
 from experiments.tables.jobs import Job, arguments, command_to_type, paper_config
 from mlti_jax.errors import InputError
@@ -156,7 +155,7 @@ def test_commands_make_the_configs(monkeypatch):
         argv = arguments(Job(each, 3, 77), "work", "data", "albert")[1:]
         monkeypatch.setattr(sys, "argv", [*argv, "--config.compilation_cache=off"])
         reset_flags()
-        assert command_line.run(run.main, run.__doc__) == 0
+        assert cli.run(run.main, run.__doc__) == 0
         expected = paper_config(each).copy_and_resolve_references()
         with expected.unlocked():
             expected.seed, expected.train.steps = 3, 77

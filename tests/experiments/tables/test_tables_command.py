@@ -41,7 +41,7 @@ def cli(monkeypatch, capsys, tmp_path):
         (["--table=overall_ls", "--dry_run", "--albert=/no"], "--albert=/no is no fol"),
         (["--table=overall_ls", "--results=/no"], "--results=/no is no folder of res"),
         (["--list", "--results=/no"], "--results=/no is no folder of results"),
-        (["--table=overall_ls", "--output=/no/x.md"], "there is no folder /no"),
+        (["--table=overall_ls", "--output=/no/x.md"], "the folder /no does not exist"),
         (["--table=overall_ls", "--output=/tmp"], "--output=/tmp is a directory"),
         (
             ["--table=overall_ls", "--run", f"--workdir={__file__}"],
