@@ -1,16 +1,17 @@
-"""Task interpolation, the core of the paper (Sec. 3, Eqs. 5 and 6, Algs. 1 and 3).
+r"""Task interpolation, the core of the paper (Sec. 3, Eqs. 5 and 6, Algs. 1 and 3).
 
-Everything here is a pure function of arrays and keys. The functions that make a task
-speak of *one* pair of tasks `(T_i, T_j)`; batch them with `jax.vmap`. They neither
-know of networks nor of learners: `x` may be raw input (layer 0) or the hidden
-representation `H^l` of any layer, as one array or as a pytree of arrays `[N, ...]`.
+All functions are pure functions of arrays and PRNG keys. `label_sharing`,
+`non_label_sharing` and `query_only` return *one* interpolated task; batch them with
+`jax.vmap`. They do not depend on networks or learners: `x` is the raw input (layer 0)
+or the hidden representation $H^l$ of any layer, as one array or as a pytree of arrays
+`[N, ...]`.
 
 A *mixing method* decides how two samples become one. It is a function
-`(key, lam, x) -> Mixing(coefficient, label_weight)`, where the mixed sample is
-`coefficient * x_i + (1 - coefficient) * x_j` and its label
+`(key, lam, x) -> Mixing(coefficient, label_weight)`. The mixed sample is
+`coefficient * x_i + (1 - coefficient) * x_j`, and its label is
 `label_weight * y_i + (1 - label_weight) * y_j`:
 
-* `mixup`: the coefficient is lambda everywhere (Zhang et al. 2018; on hidden
+* `mixup`: the coefficient is $\lambda$ everywhere (Zhang et al. 2018; on hidden
   representations: Manifold Mixup, Verma et al. 2019);
 * `cutmix`: the coefficient is 0 in a random box and 1 outside (Yun et al. 2019).
 """
@@ -29,55 +30,98 @@ from mlti_jax._internal.checks import unknown_name
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, Batch, PyTree, Task
 
+__all__ = [
+    "Method",
+    "Mixing",
+    "cutmix",
+    "label_sharing",
+    "mix",
+    "mix_classes",
+    "mix_samples",
+    "mixup",
+    "non_label_sharing",
+    "query_only",
+    "sample_lambda",
+    "sample_layer",
+    "sample_partners",
+]
+
 PARTNERS = ("any", "intra", "cross")
 
 
 class Mixing(NamedTuple):
-    """How one pair of tasks is mixed.
+    """How two samples are mixed; the result of a mixing method.
 
     Attributes:
-      coefficient: task i's share at every position; broadcasts against a sample.
-      label_weight: scalar, task i's share in the label.
+      coefficient: share of task i at every position; broadcasts against a sample.
+      label_weight: scalar, share of task i in the label.
     """
 
     coefficient: Array
     label_weight: Array
 
 
-Method = Callable[[Array, Array, PyTree], Mixing]
+Method = Callable[[Array, float | Array, PyTree], Mixing]
 
 
 # ------------------------------------------------------------------ mixing methods
 
 
-def mixup(key: Array, lam: Array, x: PyTree) -> Mixing:
-    """Mixup and Manifold Mixup: lambda everywhere, in features and in labels.
+def mixup(key: Array, lam: float | Array, x: PyTree) -> Mixing:
+    r"""Mixup and Manifold Mixup: $\lambda$ everywhere, in features and in labels.
 
     Args:
-      key: unused; there so that all methods are called alike.
-      lam: scalar in [0, 1].
+      key: unused; part of the signature of all mixing methods.
+      lam: scalar in [0, 1], the share of task i.
       x: unused.
+
+    Returns:
+      `Mixing(lam, lam)`, two scalars.
+
+    Example:
+      >>> import jax
+      >>> from mlti_jax import interpolation
+      >>> mixing = interpolation.mixup(jax.random.key(0), 0.75, None)
+      >>> float(mixing.coefficient), float(mixing.label_weight)
+      (0.75, 0.75)
     """
     del key, x
     lam = jnp.asarray(lam)
     return Mixing(lam, lam)
 
 
-def cutmix(key: Array, lam: Array, x: Array) -> Mixing:
-    r"""CutMix: a box of task j's image is pasted into task i's.
+def cutmix(key: Array, lam: float | Array, x: Array) -> Mixing:
+    r"""CutMix: pastes a box from the image of task j into the image of task i.
 
-    The box has the sides :math:`\sqrt{1-\lambda} H` and :math:`\sqrt{1-\lambda} W`
-    (rounded down), its centre is uniform over the image, and what lies outside the
-    image is cut off. The label weight is the area that really remains of task i, not
-    lambda.
+    The box has the sides $\lfloor \sqrt{1-\lambda}\,H \rfloor$ and
+    $\lfloor \sqrt{1-\lambda}\,W \rfloor$. Its center is uniform over the image, and the
+    part outside of the image is clipped. The label weight is the share of the area that
+    remains of task i after clipping, not $\lambda$.
 
     Args:
-      key: a PRNG key, for the centre.
+      key: a PRNG key, for the center of the box.
       lam: scalar in [0, 1].
       x: images `[N, H, W, C]`; only the shape is used.
 
     Returns:
-      `Mixing` with a coefficient `[H, W, 1]` of zeros and ones.
+      `Mixing` with a coefficient `[H, W, 1]` of zeros (in the box) and ones.
+
+    Raises:
+      InputError: if `x` is not one array of rank 4.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax import interpolation
+      >>> images = jnp.zeros((1, 4, 4, 3))
+      >>> mixing = interpolation.cutmix(jax.random.key(1), 0.75, images)
+      >>> mixing.coefficient[:, :, 0].astype(int)  # a box of 2 x 2, half of it outside
+      Array([[1, 1, 1, 1],
+             [1, 1, 1, 1],
+             [0, 1, 1, 1],
+             [0, 1, 1, 1]], dtype=int32)
+      >>> float(mixing.label_weight)
+      0.875
     """
     if not hasattr(x, "ndim") or x.ndim != 4:
         raise InputError(
@@ -88,7 +132,7 @@ def cutmix(key: Array, lam: Array, x: Array) -> Mixing:
     ratio = jnp.sqrt(1.0 - lam)
 
     def side(key: Array, length: int) -> Array:
-        """The ones of the box along one axis, `[length]`."""
+        """Marks the positions inside the box along one axis, `[length]`."""
         extent = jnp.floor(length * ratio).astype(jnp.int32)
         centre = jax.random.randint(key, (), 0, length)
         start = centre - extent // 2
@@ -108,15 +152,32 @@ METHODS: dict[str, Method] = {"mixup": mixup, "cutmix": cutmix}
 
 
 def sample_lambda(
-    key: Array, alpha: float | Array, beta: float | Array | None = None, shape=()
+    key: Array,
+    alpha: float | Array,
+    beta: float | Array | None = None,
+    shape: tuple[int, ...] = (),
 ) -> Array:
-    r"""Draws :math:`\lambda \sim \mathrm{Beta}(\alpha, \beta)`.
+    r"""Draws $\lambda \sim \mathrm{Beta}(\alpha, \beta)$.
 
     Args:
       key: a PRNG key.
       alpha: first parameter, positive.
-      beta: second parameter, positive; equal to `alpha` if not given.
+      beta: second parameter, positive; equal to `alpha` by default.
       shape: shape of the draw.
+
+    Returns:
+      Values in [0, 1] of the given shape.
+
+    Raises:
+      InputError: if `alpha` or `beta` is not positive and finite. Traced values are not
+        checked.
+
+    Example:
+      >>> import jax
+      >>> from mlti_jax import interpolation
+      >>> lam = interpolation.sample_lambda(jax.random.key(0), 2.0, shape=(1000,))
+      >>> lam.shape, round(float(lam.mean()), 1)
+      ((1000,), 0.5)
     """
     beta = alpha if beta is None else beta
     for name, value in (("alpha", alpha), ("beta", beta)):
@@ -125,9 +186,9 @@ def sample_lambda(
 
 
 def check_positive(name: str, value: float | Array) -> None:
-    """Refuses a parameter of the Beta distribution that is not positive.
+    """Raises `InputError` if a parameter of the Beta distribution is not positive.
 
-    Traced values can't be looked at and pass.
+    The values of traced arrays are unknown, so these are not checked.
     """
     if isinstance(value, jax.core.Tracer):
         return
@@ -138,19 +199,34 @@ def check_positive(name: str, value: float | Array) -> None:
 def sample_partners(
     key: Array, domains: Array, mode: str = "any", num_tasks: int | None = None
 ) -> Array:
-    """Draws the partner j of every task i of a meta-batch (Alg. 1, line 6).
+    r"""Draws a partner j for every task i of a meta-batch (Alg. 1, line 6).
 
     Args:
       key: a PRNG key.
       domains: `[M]` integers, the source of each candidate.
-      mode: `any`, uniform over all candidates, i = j allowed; `intra`, i = j always;
-        `cross`, uniform over the candidates of another source. Where the meta-batch
-        happens to hold a single source, another task of that source is taken.
-      num_tasks: how many of the candidates, from the first on, are given a partner;
-        all if not given. The others are there as partners only.
+      mode: `any`, uniform over all candidates including i; `intra`, always $j = i$;
+        `cross`, uniform over the candidates from other sources. If all candidates come
+        from one source, `cross` draws another task of that source.
+      num_tasks: number of tasks, counted from the first candidate, that get a partner;
+        all by default. The other candidates only serve as partners.
 
     Returns:
       `[num_tasks]` integers in `[0, M)`.
+
+    Raises:
+      InputError: if `mode` is unknown, or if `mode` is `cross` and the meta-batch has a
+        single task.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax import interpolation
+      >>> domains = jnp.array([7, 7, 3])
+      >>> interpolation.sample_partners(jax.random.key(0), domains, "intra").tolist()
+      [0, 1, 2]
+      >>> j = interpolation.sample_partners(jax.random.key(0), domains, "cross")
+      >>> j[:2].tolist()  # the only candidate from another source
+      [2, 2]
     """
     chex.assert_rank(domains, 1)
     if mode not in PARTNERS:
@@ -163,8 +239,8 @@ def sample_partners(
         return jax.random.randint(key, (num_tasks,), 0, num_candidates)
     if num_candidates < 2:
         raise InputError(
-            "cross-task interpolation needs a second task in the meta-batch; raise "
-            "the meta-batch size, or use partners 'any' or 'intra'"
+            "cross-task interpolation needs a second task in the meta-batch, got 1; "
+            "increase the meta-batch size, or use partners 'any' or 'intra'"
         )
     other_source = domains[:num_tasks, None] != domains[None, :]
     other_task = jnp.arange(num_tasks)[:, None] != jnp.arange(num_candidates)
@@ -174,10 +250,25 @@ def sample_partners(
 
 
 def sample_layer(key: Array, layers: Sequence[int]) -> Array:
-    """Draws one of the `layers` uniformly, as its index into that sequence.
+    """Draws one of the `layers` uniformly, as an index into that sequence.
 
-    The index, not the layer, since the parts of a network before and after a layer
-    have to be static: hand it to `jax.lax.switch` over one branch a layer.
+    The result is an index because the parts of a network before and after a layer are
+    static: pass it to `jax.lax.switch` with one branch per layer.
+
+    Args:
+      key: a PRNG key.
+      layers: the layers to choose from.
+
+    Returns:
+      A scalar integer in `[0, len(layers))`.
+
+    Example:
+      >>> import jax
+      >>> from mlti_jax import interpolation
+      >>> layers = (0, 2, 3)
+      >>> index = interpolation.sample_layer(jax.random.key(0), layers)
+      >>> layers[int(index)] in layers
+      True
     """
     return jax.random.randint(key, (), 0, len(layers))
 
@@ -186,20 +277,59 @@ def sample_layer(key: Array, layers: Sequence[int]) -> Array:
 
 
 def mix(mixing: Mixing, x_i: PyTree, x_j: PyTree) -> PyTree:
-    r"""Features: :math:`c\,x_i + (1-c)\,x_j`, leaf by leaf."""
+    r"""Mixes features, $c\,x_i + (1-c)\,x_j$, leaf by leaf.
+
+    Args:
+      mixing: from a mixing method; $c$ is its `coefficient`.
+      x_i: features of task i, every leaf `[N, ...]`.
+      x_j: features of task j, with the same structure and shapes.
+
+    Returns:
+      The mixed features, with the structure and shapes of `x_i`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax import interpolation
+      >>> half = interpolation.Mixing(jnp.float32(0.5), jnp.float32(0.5))
+      >>> interpolation.mix(half, jnp.zeros((1, 3)), jnp.ones((1, 3))).tolist()
+      [[0.5, 0.5, 0.5]]
+    """
     c = mixing.coefficient
     return jax.tree.map(lambda a, b: c * a + (1.0 - c) * b, x_i, x_j)
 
 
 def mix_samples(key: Array, batch_i: Batch, batch_j: Batch, mixing: Mixing) -> Batch:
-    r"""Eq. 5 for one set: sample k of task i with a random sample k' of task j.
+    r"""Mixes sample k of one set with a random sample k' of another (Eq. 5).
 
-    .. math::
-      \tilde h_k = \lambda h_{i,k} + (1-\lambda) h_{j,k'}, \quad
-      \tilde y_k = \lambda y_{i,k} + (1-\lambda) y_{j,k'}
+    $$\tilde h_k = \lambda h_{i,k} + (1-\lambda) h_{j,k'}, \quad
+      \tilde y_k = \lambda y_{i,k} + (1-\lambda) y_{j,k'}$$
 
-    The pairing :math:`k \mapsto k'` is a random permutation. Two tasks that both list
-    their samples by class would otherwise never mix two labels.
+    The pairing $k \mapsto k'$ is a random permutation. Without it, two tasks that both
+    list their samples by class would never mix different labels.
+
+    Args:
+      key: a PRNG key, for the permutation.
+      batch_i: the set of task i; labels `[N, C]`, hard or soft, or targets `[N, D]`.
+      batch_j: the set of task j, with the same shapes.
+      mixing: from a mixing method.
+
+    Returns:
+      The mixed set. A mixed sample is padding if one of its parts is.
+
+    Raises:
+      InputError: if the shapes differ.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax import interpolation
+      >>> from mlti_jax.types import Batch
+      >>> zeros = Batch(x=jnp.zeros((2, 1)), y=jnp.array([[1.0, 0.0]] * 2))
+      >>> ones = Batch(x=jnp.ones((2, 1)), y=jnp.array([[0.0, 1.0]] * 2))
+      >>> mixing = interpolation.mixup(None, 0.75, None)
+      >>> mixed = interpolation.mix_samples(jax.random.key(0), zeros, ones, mixing)
+      >>> mixed.x.tolist(), mixed.y.tolist()
+      ([[0.25], [0.25]], [[0.75, 0.25], [0.75, 0.25]])
     """
     _check_same_shapes(batch_i, batch_j)
     order = jax.random.permutation(key, batch_j.y.shape[0])
@@ -215,18 +345,37 @@ def mix_samples(key: Array, batch_i: Batch, batch_j: Batch, mixing: Mixing) -> B
 def mix_classes(
     key: Array, batch_i: Batch, batch_j: Batch, classes: Array, mixing: Mixing
 ) -> Batch:
-    r"""Eq. 6 for one set: class r of task i with class r' of task j.
+    r"""Mixes class r of one set with class r' of another (Eq. 6).
 
-    .. math:: \tilde h_{k;r} = \lambda h_{i,k;r} + (1-\lambda) h_{j,k';r'}
+    $$\tilde h_{k;r} = \lambda h_{i,k;r} + (1-\lambda) h_{j,k';r'}$$
 
-    The mixed samples are a new class, which keeps the number r.
+    The mixed samples form a new class, which keeps the label r.
 
     Args:
-      key: a PRNG key; the samples of r' are taken in random order.
-      batch_i, batch_j: sets with one-hot labels `[N, C]`, in any order of classes.
-        Where r' has fewer samples than r, its samples are taken more than once.
+      key: a PRNG key, for the order in which the samples of r' are used.
+      batch_i: the set of task i, with one-hot labels `[N_i, C]` in any order.
+      batch_j: the set of task j, with one-hot labels `[N_j, C]` in any order. If r' has
+        fewer samples than r, its samples are used more than once.
       classes: `[C]` integers, r' for every r.
       mixing: from a mixing method.
+
+    Returns:
+      The mixed set; labels and weights are those of `batch_i`.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax import interpolation
+      >>> from mlti_jax.types import Batch
+      >>> batch_i = Batch(x=jnp.array([[0.0], [10.0]]), y=jnp.eye(2))
+      >>> batch_j = Batch(x=jnp.array([[2.0], [4.0]]), y=jnp.eye(2))
+      >>> mixing = interpolation.mixup(None, 0.5, None)
+      >>> classes = jnp.array([1, 0])  # class 0 with class 1, and 1 with 0
+      >>> mixed = interpolation.mix_classes(
+      ...     jax.random.key(0), batch_i, batch_j, classes, mixing
+      ... )
+      >>> mixed.x.tolist(), mixed.y.tolist()
+      ([[2.0], [6.0]], [[1.0, 0.0], [0.0, 1.0]])
     """
     partner = _class_partners(key, batch_i, batch_j, classes)
     x_j = jax.tree.map(lambda leaf: leaf[partner], batch_j.x)
@@ -236,9 +385,9 @@ def mix_classes(
 def _class_partners(
     key: Array, batch_i: Batch, batch_j: Batch, classes: Array
 ) -> Array:
-    """For each sample of i, the row of its partner in j, `[N_i]`.
+    """Returns the row in j of the partner of each sample of i, `[N_i]`.
 
-    The k-th sample of class r is given the k-th of class r' in a random order.
+    The k-th sample of class r gets the k-th sample of class r' in a random order.
     """
     num_classes = batch_i.y.shape[1]
     class_i = _class_numbers(batch_i)
@@ -248,13 +397,13 @@ def _class_partners(
     rank_i = jnp.sum(jnp.tril(class_i[:, None] == class_i[None, :], -1), axis=1)
     count_j = jnp.sum(class_j[:, None] == jnp.arange(num_classes), axis=0)
     first_j = jnp.cumsum(count_j) - count_j
-    # Padding carries the number C, which no class has; it is paired with anything.
+    # The class number of padding is C, which no class has: any partner will do.
     wanted = classes[jnp.minimum(class_i, num_classes - 1)]
     return sorted_j[first_j[wanted] + rank_i % jnp.maximum(count_j[wanted], 1)]
 
 
 def _class_numbers(batch: Batch) -> Array:
-    """The class of each sample, `[N]`; C for padding."""
+    """Returns the class of each sample, `[N]`; C for padding."""
     number = jnp.argmax(batch.y, axis=1)
     if batch.weight is None:
         return number
@@ -265,27 +414,38 @@ def _class_numbers(batch: Batch) -> Array:
 
 
 def label_sharing(
-    key: Array, task_i: Task, task_j: Task, lam: Array, method: Method = mixup
+    key: Array, task_i: Task, task_j: Task, lam: float | Array, method: Method = mixup
 ) -> Task:
     r"""Interpolates two tasks with the same label space (Eq. 5).
 
-    Support is mixed with support and query with query, features and labels, by one
-    lambda (and one box, with `cutmix`) for both sets.
+    $$\tilde H = \lambda H_i + (1-\lambda) H_j, \quad
+      \tilde Y = \lambda Y_i + (1-\lambda) Y_j$$
+
+    for support with support and query with query. Both sets share one $\lambda$ and,
+    with `cutmix`, one box. Each set of task j is permuted at random, see `mix_samples`.
 
     Args:
       key: a PRNG key.
-      task_i, task_j: tasks of equal shapes; labels soft or hard, or targets.
+      task_i: the task to replace; labels hard or soft, or targets.
+      task_j: its partner, with the same shapes.
       lam: scalar in [0, 1], the share of task i.
       method: how two samples are mixed, `mixup` or `cutmix`.
 
     Returns:
       The interpolated task; it replaces task i and keeps its `domain`.
 
+    Raises:
+      InputError: if the shapes of the tasks differ.
+
     Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax import interpolation
+      >>> from mlti_jax.types import Batch, Task
       >>> batch = Batch(x=jnp.ones((4, 2)), y=jnp.eye(2).repeat(2, axis=0))
       >>> task_i = Task(support=batch, query=batch, domain=jnp.int32(0))
       >>> task_j = jax.tree.map(jnp.zeros_like, task_i)
-      >>> mixed = label_sharing(jax.random.key(0), task_i, task_j, lam=0.75)
+      >>> mixed = interpolation.label_sharing(jax.random.key(0), task_i, task_j, 0.75)
       >>> mixed.support.x[0].tolist(), mixed.support.y[0].tolist()
       ([0.75, 0.75], [0.75, 0.0])
     """
@@ -298,23 +458,44 @@ def label_sharing(
 
 
 def non_label_sharing(
-    key: Array, task_i: Task, task_j: Task, lam: Array, method: Method = mixup
+    key: Array, task_i: Task, task_j: Task, lam: float | Array, method: Method = mixup
 ) -> Task:
     r"""Interpolates two tasks with different label spaces (Eq. 6).
 
-    The classes of task j are matched with those of task i by a random permutation, so
-    that the pairs are drawn without replacement; each pair of classes becomes one new
-    class, in support and query alike. Metric-based learners use this form on
-    label-sharing tasks too, since there are no prototypes of mixed labels.
+    $$\tilde H_r = \lambda H_{i;r} + (1-\lambda) H_{j;r'}, \quad r = 1, \dots, C$$
+
+    The pairing $r \mapsto r'$ is a random permutation of the classes, the same for
+    support and query. Each pair becomes one new class with the label r. Both sets share
+    one $\lambda$ and, with `cutmix`, one box. Metric-based learners use this form on
+    label-sharing tasks too, because prototypes need hard labels.
 
     Args:
       key: a PRNG key.
-      task_i, task_j: tasks of equal shapes with one-hot labels.
+      task_i: the task to replace, with one-hot labels.
+      task_j: its partner, with the same shapes and one-hot labels.
       lam: scalar in [0, 1], the share of task i.
       method: how two samples are mixed, `mixup` or `cutmix`.
 
     Returns:
       The interpolated task; labels and `domain` are those of task i.
+
+    Raises:
+      InputError: if the shapes of the tasks differ.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax import interpolation
+      >>> from mlti_jax.types import Batch, Task
+      >>> batch = Batch(x=jnp.ones((4, 2)), y=jnp.eye(2).repeat(2, axis=0))
+      >>> task_i = Task(support=batch, query=batch, domain=jnp.int32(0))
+      >>> task_j = jax.tree.map(jnp.zeros_like, batch).replace(y=batch.y)
+      >>> task_j = task_i.replace(support=task_j, query=task_j)
+      >>> mixed = interpolation.non_label_sharing(
+      ...     jax.random.key(0), task_i, task_j, 0.75
+      ... )
+      >>> mixed.support.x[0].tolist(), mixed.support.y[0].tolist()
+      ([0.75, 0.75], [1.0, 0.0])
     """
     _check_same_shapes(task_i, task_j)
     key_method, key_classes, key_support, key_query = jax.random.split(key, 4)
@@ -328,12 +509,40 @@ def non_label_sharing(
     )
 
 
-def query_only(key: Array, task: Task, lam: Array, method: Method = mixup) -> Task:
-    r"""Interpolates the query set of one task with itself, labels mixed (i = j).
+def query_only(
+    key: Array, task: Task, lam: float | Array, method: Method = mixup
+) -> Task:
+    r"""Interpolates the query set of one task with itself ($i = j$).
 
-    The paper's choice for i = j on its non-label-sharing image sets (App. E.1). The
-    support set stays as it is. Pairs of classes, as in Eq. 6, would make classes that
-    the support lacks, so this is Eq. 5 inside the task; it works for every learner.
+    $$\tilde h^q_k = \lambda h^q_k + (1-\lambda) h^q_{k'}, \quad
+      \tilde y^q_k = \lambda y^q_k + (1-\lambda) y^q_{k'}$$
+
+    with a random permutation $k \mapsto k'$. The paper uses it for $i = j$ on its
+    non-label-sharing image datasets (App. E.1). It is Eq. 5 inside the task, because
+    pairs of classes (Eq. 6) would create classes that the support set lacks. Every
+    learner can use it.
+
+    Args:
+      key: a PRNG key.
+      task: a task; labels hard or soft, or targets.
+      lam: scalar in [0, 1].
+      method: how two samples are mixed, `mixup` or `cutmix`.
+
+    Returns:
+      The task with a new query set; the support set is unchanged.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax import interpolation
+      >>> from mlti_jax.types import Batch, Task
+      >>> batch = Batch(x=jnp.array([[2.0], [4.0]]), y=jnp.eye(2))
+      >>> task = Task(support=batch, query=batch, domain=jnp.int32(0))
+      >>> mixed = interpolation.query_only(jax.random.key(4), task, 0.75)
+      >>> mixed.query.x.tolist(), mixed.query.y.tolist()
+      ([[2.5], [3.5]], [[0.75, 0.25], [0.25, 0.75]])
+      >>> mixed.support.x.tolist()
+      [[2.0], [4.0]]
     """
     key_method, key_query = jax.random.split(key)
     mixing = method(key_method, lam, task.query.x)
@@ -344,7 +553,7 @@ FORMS = {"label_sharing": label_sharing, "non_label_sharing": non_label_sharing}
 
 
 def _both_count(weight_i: Array | None, weight_j: Array | None) -> Array | None:
-    """A mixed sample counts only if both its parts do."""
+    """Weights of mixed samples, which count only if both of their parts do."""
     if weight_i is None or weight_j is None:
         return weight_j if weight_i is None else weight_i
     return weight_i * weight_j
