@@ -1,33 +1,33 @@
-"""Pools: the samples of a dataset on the device, and the sampling of tasks from them.
+"""Pools of samples, and the sampling of tasks from them.
 
-A pool keeps every sample once, in `x`, and lists the rows of `x` by group (a class, a
-class of a domain, an object). Groups may differ in size: the lists are padded and
-`count` says how many entries are real. Three kinds follow the paper's settings:
+A pool stores every sample once, in `x`, and lists the rows of `x` per group (a class,
+a class of a domain, an object). Groups may differ in size: the lists are padded, and
+`count` is the number of valid entries. One kind of pool per setting of the paper:
 `DomainPool` (label-sharing), `ClassPool` (non-label-sharing) and `RegressionPool`.
 
 `sample_task` and `sample_batch` are pure functions for one task and one batch. Their
-cost does not depend on how many samples a group has, so they belong inside the jitted
-training step. Pass the pool to that step as an argument: a pool that is merely closed
-over becomes a constant of the compiled program.
+cost does not depend on the size of a group, so they belong inside the jitted training
+step. Pass the pool to that step as an argument: a pool in a closure becomes a constant
+of the compiled program.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlti_jax.data import _arrays as arrays
+from mlti_jax.data._user_arrays import (
+    as_ids,
+    check_samples,
+    check_values,
+    group_rows,
+)
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, Batch, PyTree, Task
-
-if TYPE_CHECKING:
-    from mlti_jax.data._own.inputs import Inputs
 
 
 @flax.struct.dataclass
@@ -36,8 +36,8 @@ class DomainPool:
 
     Attributes:
       x: samples, `[M, ...]`.
-      index: rows of `x`, int32 `[D, C, K]`, of class c in domain d.
-      count: how many of the K entries are real, int32 `[D, C]`.
+      index: rows of `x` per domain and class, int32 `[D, C, K]`, padded.
+      count: number of valid entries among the K, int32 `[D, C]`.
       domains: names of the D domains.
       classes: names of the C classes.
     """
@@ -62,18 +62,21 @@ class DomainPool:
 
         Args:
           x: samples, every leaf `[M, ...]`.
-          domain: `[M]`, where each sample comes from: numbers, or names.
-          label: `[M]`, the class of each sample: numbers, or names.
-          domains: all names; then `domain` holds names or positions in this list.
-            None: the sorted distinct values of `domain`.
-          classes: the same for `label`. Give it wherever a pool may lack a class that
-            another pool has, or the two would number their classes differently.
+          domain: `[M]`, the domain of each sample: integers or names.
+          label: `[M]`, the class of each sample: integers or names.
+          domains: names of all domains; `domain` then holds names or positions in
+            this list. None: the sorted distinct values of `domain`.
+          classes: the same for `label`. Required if a pool may lack a class of another
+            pool, since the two would number their classes differently.
+
+        Raises:
+          InputError: if an array has the wrong shape, dtype or values.
         """
-        size = arrays.check_samples(x)
-        domain, domains = arrays.as_ids("domain", domain, domains, size)
-        label, classes = arrays.as_ids("label", label, classes, size)
+        size = check_samples(x)
+        domain, domains = as_ids("domain", domain, domains, size)
+        label, classes = as_ids("label", label, classes, size)
         group = domain * len(classes) + label
-        index, count = arrays.group_rows(group, len(domains) * len(classes))
+        index, count = group_rows(group, len(domains) * len(classes))
         shape = (len(domains), len(classes))
         index, count = index.reshape(*shape, -1), count.reshape(shape)
         return cls(
@@ -98,12 +101,12 @@ class DomainPool:
 
 @flax.struct.dataclass
 class ClassPool:
-    """Classes to draw N ways from (non-label-sharing setting).
+    """Classes from which tasks draw N ways (non-label-sharing setting).
 
     Attributes:
       x: samples, `[M, ...]`.
-      index: rows of `x`, int32 `[C, K]`, of class c.
-      count: how many of the K entries are real, int32 `[C]`.
+      index: rows of `x` per class, int32 `[C, K]`, padded.
+      count: number of valid entries among the K, int32 `[C]`.
       classes: names of the C classes.
     """
 
@@ -121,13 +124,13 @@ class ClassPool:
         classes: Sequence[str] | None = None,
     ) -> ClassPool:
         """Builds the pool from NumPy arrays; arguments as in `DomainPool`."""
-        size = arrays.check_samples(x)
-        label, classes = arrays.as_ids("label", label, classes, size)
-        index, count = arrays.group_rows(label, len(classes))
+        size = check_samples(x)
+        label, classes = as_ids("label", label, classes, size)
+        index, count = group_rows(label, len(classes))
         return cls(_to_device(x), jnp.asarray(index), jnp.asarray(count), classes)
 
     def _draw_groups(self, bits: Array, ways: int) -> tuple[Array, Array]:
-        # Classes have no domain: with 31 random bits, no two tasks share one.
+        # Classes have no domain: 31 random bits give each task its own id.
         domain = (bits[0] >> 1).astype(jnp.int32)
         return domain, _draw(bits[1:], jnp.int32(len(self.classes)))
 
@@ -137,20 +140,20 @@ class ClassPool:
     def _check_ways(self, ways: int) -> None:
         if ways > len(self.classes):
             raise InputError(
-                f"ways is {ways}, but there are only {len(self.classes)} classes to"
-                f" draw from; set ways to at most {len(self.classes)}"
+                f"ways is {ways}, but the pool has only {len(self.classes)} classes; set"
+                f" ways to at most {len(self.classes)}"
             )
 
 
 @flax.struct.dataclass
 class RegressionPool:
-    """Objects with real-valued targets, one task an object (regression).
+    """Objects with real-valued targets, one task per object (regression setting).
 
     Attributes:
       x: samples, `[M, ...]`.
       y: targets, float32 `[M, Dy]`.
-      index: rows of `x` and `y`, int32 `[D, K]`, of object d.
-      count: how many of the K entries are real, int32 `[D]`.
+      index: rows of `x` and `y` per object, int32 `[D, K]`, padded.
+      count: number of valid entries among the K, int32 `[D]`.
       domains: names of the D objects.
     """
 
@@ -170,15 +173,15 @@ class RegressionPool:
         domains: Sequence[str] | None = None,
     ) -> RegressionPool:
         """Builds the pool from NumPy arrays; y `[M, Dy]`, others as in `DomainPool`."""
-        size = arrays.check_samples(x)
-        y = arrays.check_values("y", y)
+        size = check_samples(x)
+        y = check_values("y", y)
         if y.ndim != 2 or len(y) != size or y.shape[1] == 0:
             raise InputError(
                 f"y has shape {list(y.shape)}; expected [{size}, Dy], one row for each"
                 " sample. For a single target use y[:, None]"
             )
-        domain, domains = arrays.as_ids("domain", domain, domains, size)
-        index, count = arrays.group_rows(domain, len(domains))
+        domain, domains = as_ids("domain", domain, domains, size)
+        index, count = group_rows(domain, len(domains))
         y = jnp.asarray(y, jnp.float32)
         return cls(_to_device(x), y, jnp.asarray(index), jnp.asarray(count), domains)
 
@@ -199,67 +202,31 @@ class RegressionPool:
 Pool = DomainPool | ClassPool | RegressionPool
 
 
-@dataclasses.dataclass(frozen=True)
-class Splits:
-    """A dataset, ready for meta-learning.
-
-    Attributes:
-      name: name of the dataset.
-      setting: `label_sharing`, `non_label_sharing` or `regression`.
-      train: pool for meta-training.
-      validation: pool to choose models on; None where the paper's data has none.
-      test: pool for meta-testing; None where users keep no task of their own back.
-      note: one sentence for people, saying which data this is.
-      source: where the samples came from, for datasets with more than one source.
-      images_per_class: images a class and domain, for datasets that let one choose.
-      inputs: how users' raw data became samples; new data is treated alike.
-      details: sentences on what was found in users' data, and what was done to it.
-    """
-
-    name: str
-    setting: str
-    train: Pool
-    validation: Pool | None
-    test: Pool | None
-    note: str
-    source: str | None = None
-    images_per_class: int | None = None
-    inputs: Inputs | None = None
-    details: tuple[str, ...] = ()
-
-    @property
-    def summary(self) -> str:
-        """What the dataset holds and what was done to it, with counts."""
-        from mlti_jax.data._summary import describe_splits
-
-        return describe_splits(self)
-
-
 def sample_task(
     pool: Pool, key: Array, *, ways: int, shots: int, queries: int | None
 ) -> Task:
-    """Draws one task; no sample is in it twice.
+    """Draws one task without repeating a sample.
 
     Args:
-      pool: where to draw from. Of a `DomainPool`, one domain is drawn, and label c is
-        class c in every task. Of a `ClassPool`, `ways` classes are drawn in random
-        order, so that labels mean something else in every task. Of a
-        `RegressionPool`, one object is drawn.
+      pool: the samples. From a `DomainPool` one domain is drawn, and label c is class
+        c in every task. From a `ClassPool` `ways` classes are drawn in random order,
+        so labels differ in meaning between tasks. From a `RegressionPool` one object
+        is drawn.
       key: random key.
       ways: classes N of the task; 1 for regression.
-      shots: support samples a class.
-      queries: query samples a class; None for all that are left. Then classes are
-        padded to the largest of the pool and `query.weight` tells them apart.
+      shots: support samples per class.
+      queries: query samples per class; None for all remaining ones. Classes are then
+        padded to the largest of the pool, and `query.weight` is 0 for padding.
 
     Returns:
       A task with `ways * shots` support and `ways * queries` query samples, both
-      listed class by class, with y one-hot `[N, ways]` (regression: `[N, Dy]`).
-      uint8 inputs become float32 in [0, 1]. Groups must be large enough, which only
-      `check_episode` can tell.
+      ordered by class, with y one-hot `[N, ways]` (regression: `[N, Dy]`). uint8
+      inputs become float32 in [0, 1]. Group sizes are not checked here, since counts
+      are traced under `jit`: call `check_episode` once before.
     """
     pool._check_ways(ways)
     drawn = shots if queries is None else shots + queries
-    # One call for all random numbers: each call has a fixed cost.
+    # One call for all random numbers, since each call has a fixed cost.
     bits = jax.random.bits(key, (1 + ways + ways * drawn,))
     domain, group = pool._draw_groups(bits[: 1 + ways], ways)
     count = pool.count.reshape(-1)[group]
@@ -277,10 +244,10 @@ def sample_task(
 
 
 def sample_batch(pool: Pool, key: Array, batch_size: int) -> Batch:
-    """Draws labelled samples independently and uniformly from all of the pool.
+    """Draws labeled samples independently and uniformly from the whole pool.
 
     Args:
-      pool: where to draw from.
+      pool: the samples.
       key: random key.
       batch_size: number of samples N.
 
@@ -299,16 +266,28 @@ def sample_batch(pool: Pool, key: Array, batch_size: int) -> Batch:
     return Batch(take_inputs(pool.x, rows), jax.nn.one_hot(group % classes, classes))
 
 
-def sample_flat(pool: Pool, key: Array, *, ways: int, shots: int, queries: int) -> Task:
-    """A flat batch in the form of a task, for learners that do not train on episodes.
+def sample_flat(
+    pool: Pool, key: Array, *, ways: int, shots: int, queries: int | None
+) -> Task:
+    """Draws a flat batch in the form of a task, for learners without episodes.
 
-    As many samples as a task of this size has, drawn as by `sample_batch`; all of them
-    are the query set, labelled over all classes of the pool. The support set is empty.
+    Args:
+      pool: the samples.
+      key: random key.
+      ways, shots, queries: size of a task. The batch has as many samples:
+        `ways * (shots + queries)`.
+
+    Returns:
+      A task with an empty support set. The query set is drawn with `sample_batch`, so
+      it is labeled over all classes of the pool.
+
+    Raises:
+      InputError: if `queries` is None.
     """
     if queries is None:
         raise InputError(
-            "a flat batch needs a number of queries, since it takes its size from the "
-            "task's; set task.queries"
+            "queries is None, but the size of a flat batch depends on it; set"
+            " task.queries to an integer"
         )
     batch = sample_batch(pool, key, ways * (shots + queries))
     empty = jax.tree.map(lambda leaf: leaf[:0], batch)
@@ -316,13 +295,13 @@ def sample_flat(pool: Pool, key: Array, *, ways: int, shots: int, queries: int) 
 
 
 def check_episode(pool: Pool, *, ways: int, shots: int, queries: int | None) -> None:
-    """Raises `InputError` unless every task of this size can be drawn from the pool."""
+    """Raises `InputError` if tasks of this size can't be drawn from the pool."""
     sizes = {"ways": ways, "shots": shots, "queries": queries}
     for field, value in sizes.items():
         if field == "queries" and value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise InputError(f"{field} is {value!r}; expected a whole number")
+            raise InputError(f"{field} is {value!r}; expected an integer")
         if value < 1:
             raise InputError(f"{field} is {value}; expected 1 or more")
     pool._check_ways(ways)
@@ -344,8 +323,8 @@ def check_episode(pool: Pool, *, ways: int, shots: int, queries: int | None) -> 
 def _below(bits: Array, bound: Array | int) -> Array:
     """Integers in `[0, bound)` from 32 random bits each.
 
-    Of the remainders some are more likely by a factor of 1 + bound / 2^32: not to be
-    seen in any number of tasks that one could draw.
+    Some remainders are more likely than others by a factor of `1 + bound / 2^32`,
+    which is negligible for the size of any pool.
     """
     return (bits % jnp.asarray(bound, jnp.uint32)).astype(jnp.int32)
 
@@ -354,9 +333,9 @@ def _draw(bits: Array, count: Array) -> Array:
     """The first k entries of a random permutation of `range(count)`.
 
     A Fisher-Yates shuffle swaps entry i with a random entry `swap[i] >= i`, for i from
-    0 to k - 1. To know what ends up at i, it is enough to follow it back: what stands
-    at position p after swap j stood at position j before it if p is `swap[j]`, and at
-    p otherwise. So the cost is that of k^2 comparisons, whatever `count` is.
+    0 to k - 1. The final entry i is found by undoing the swaps: the entry at position
+    p after swap j was at position j before it if p is `swap[j]`, and at p otherwise.
+    This takes k^2 comparisons, independent of `count`.
 
     Args:
       bits: random bits, `[..., k]`.
@@ -377,16 +356,16 @@ def _draw(bits: Array, count: Array) -> Array:
 
 
 def _complement(drawn: Array, number: int) -> Array:
-    """The smallest integers from 0 that are not in `drawn`: `[..., number]`."""
-    # Of the sorted drawn ones, the s-th has `drawn - s` integers before it that are
-    # left over; the j-th left over is behind all those with at most j.
+    """The smallest non-negative integers that are not in `drawn`: `[..., number]`."""
+    # The s-th smallest drawn integer has `drawn - s` remaining integers before it; the
+    # j-th remaining integer follows all drawn ones for which that number is at most j.
     before = jnp.sort(drawn, axis=-1) - jnp.arange(drawn.shape[-1])
     left = jnp.arange(number)
     return left + jnp.sum(before[..., None, :] <= left[:, None], axis=-1)
 
 
 def _gather(pool: Pool, group: Array, position: Array) -> Batch:
-    """The samples at `position [ways, n]` of each `group [ways]`, class by class."""
+    """The samples at `position [ways, n]` of each `group [ways]`, ordered by class."""
     ways, number = position.shape
     index = pool.index.reshape(-1, pool.index.shape[-1])
     rows = index[group[:, None], position].reshape(-1)
@@ -395,14 +374,14 @@ def _gather(pool: Pool, group: Array, position: Array) -> Batch:
     return Batch(take_inputs(pool.x, rows), jnp.repeat(jnp.eye(ways), number, axis=0))
 
 
-def take_inputs(x: PyTree, rows: Array) -> PyTree:
-    """Rows of x as a network takes them; converted after gathering, which is cheap."""
+def take_inputs(x: PyTree, rows: Array | slice) -> PyTree:
+    """Gathers rows of x and converts them to the types that networks expect."""
 
     def take(leaf: Array) -> Array:
         leaf = leaf[rows]
         if leaf.dtype == jnp.uint8:
             return leaf.astype(jnp.float32) / 255
-        # Integers stay: they are positions in a table of embeddings.
+        # Integers are not converted: they index a table of embeddings.
         return leaf if leaf.dtype == jnp.int32 else leaf.astype(jnp.float32)
 
     return jax.tree.map(take, x)

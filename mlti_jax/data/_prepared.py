@@ -1,8 +1,7 @@
-"""Reading prepared datasets: from records to arrays."""
+"""Reading prepared datasets: from TFDS records to NumPy arrays."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -11,39 +10,46 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from mlti_jax._internal.checks import check_range, unknown_name
-from mlti_jax.data import DATASETS, default_data_dir
-from mlti_jax.data._pools import ClassPool, Splits
+from mlti_jax._internal.checks import check_range
+from mlti_jax.data._pools import ClassPool
+from mlti_jax.data._registry import dataset_module, resolve_data_dir
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders.base import DatasetBuilder
 from mlti_jax.errors import InputError
 
-RECORDS_AT_ONCE = 1024
+RECORDS_PER_READ = 1024
 
 
 def builder(
     name: str, data_dir: str | os.PathLike[str] | None = None
 ) -> DatasetBuilder:
-    """The TFDS builder of a dataset, whether it has been prepared or not."""
-    if name not in DATASETS:
-        raise unknown_name("dataset", name, DATASETS)
-    module = importlib.import_module(DATASETS[name])  # which tells TFDS of it
-    if getattr(module, "READ_AS_IT_IS", False):
+    """Returns the TFDS builder of a dataset, prepared or not.
+
+    Raises:
+      InputError: if the name is unknown, or the dataset is not read from records.
+    """
+    module = dataset_module(name)  # registers the builder with TFDS
+    if not getattr(module, "NEEDS_PREPARATION", True):
         raise InputError(
-            f"{name} is read from your own files as they are, and not prepared; give"
-            f" their path to experiments.run (--config.dataset.path), or to"
-            " mlti_jax.data"
+            f"{name} is read directly from your files and needs no preparation; pass"
+            " their path to experiments.run (--config.dataset.path) or use"
+            " mlti_jax.data.from_arrays, from_folder or from_table"
         )
-    folder = pathlib.Path(data_dir or default_data_dir()).expanduser()
+    folder = resolve_data_dir(data_dir)
     return tfds.builder(name, data_dir=folder, file_format="array_record")
 
 
 def open_prepared(
     name: str, data_dir: str | os.PathLike[str] | None = None
 ) -> DatasetBuilder:
-    """The builder of a dataset that has been prepared, or an error that says how."""
+    """Returns the builder of a prepared dataset.
+
+    Raises:
+      InputError: if the dataset is not prepared; the message says how to do it.
+    """
     found = builder(name, data_dir)
     if not found.is_prepared():
-        folder = pathlib.Path(data_dir or default_data_dir()).expanduser()
+        folder = resolve_data_dir(data_dir)
         raise InputError(
             f"{name} is not prepared in {folder}. {found.INSTRUCTIONS} Then run: python"
             f" -m mlti_jax.data.prepare --dataset={name} --raw=DIR --data_dir={folder}"
@@ -52,58 +58,61 @@ def open_prepared(
 
 
 def counts(prepared: DatasetBuilder, split: str) -> dict[str, Any]:
-    """Samples of each class of a split, or of each class of each domain, in order."""
+    """Returns the samples per class of a split, or per domain and class, in order."""
     return prepared.info.metadata["counts"][split]
 
 
 def total(count: int | dict[str, Any]) -> int:
-    """The number of samples of one entry of `counts`, or of all of it."""
+    """Returns the number of samples of one entry of `counts`, or of all entries."""
     return count if isinstance(count, int) else sum(map(total, count.values()))
 
 
 def first_rows(prepared: DatasetBuilder, split: str, groups: int | None) -> range:
-    """The rows of the first so many classes (or domains); None for all."""
+    """Returns the rows of the first `groups` classes (or domains); None for all."""
     return range(sum(list(map(total, counts(prepared, split).values()))[:groups]))
 
 
 def read(
     prepared: DatasetBuilder, split: str, fields: Iterable[str], rows: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """Reads a part of a split.
+    """Reads some records of a split.
 
     Args:
       prepared: from `open_prepared`.
-      split: its name.
-      fields: the features wanted.
-      rows: which records.
+      split: name of the split.
+      fields: names of the features to read.
+      rows: indices of the records.
 
     Returns:
-      For each field an array with one entry a row; classes as numbers, texts as an
+      For each field an array with one entry per row: classes as integers, texts as an
       array of `str`.
+
+    Raises:
+      InputError: if the records can't be read.
     """
     features = prepared.info.features
     columns: dict[str, Any] = {}
     texts = [name for name in fields if isinstance(features[name], tfds.features.Text)]
-    # Only what is wanted is taken out of a record, which is most of the work.
+    # Decoding dominates the cost, so only the requested features are decoded.
     wanted = tfds.features.FeaturesDict({name: features[name] for name in fields})
     try:
         source = prepared.as_data_source(split).data_source
         for name in fields:
             shape = () if name in texts else features[name].shape
-            if None in shape:  # A length that only the raw files tell.
+            if None in shape:  # The length is known from the records only.
                 first = wanted.deserialize_example_np(source.__getitems__([0])[0])
                 shape = first[name].shape
             dtype = object if name in texts else features[name].np_dtype
             columns[name] = np.empty((len(rows), *shape), dtype)
-        for start in range(0, len(rows), RECORDS_AT_ONCE):
-            part = [int(row) for row in rows[start : start + RECORDS_AT_ONCE]]
+        for start in range(0, len(rows), RECORDS_PER_READ):
+            part = [int(row) for row in rows[start : start + RECORDS_PER_READ]]
             for place, record in enumerate(source.__getitems__(part), start):
                 example = wanted.deserialize_example_np(record)
                 for name, column in columns.items():
                     column[place] = example[name]
     except MemoryError:
         raise
-    except Exception as error:  # TFDS and array_record raise errors of many types.
+    except Exception as error:  # TFDS and array_record raise many types of errors.
         line = (str(error).strip().splitlines() or ["no message"])[0][:200]
         raise InputError(
             f"the prepared records in {prepared.data_path} can't be read"
@@ -124,14 +133,14 @@ def class_splits(
     field: str,
     note: str,
 ) -> Splits:
-    """A dataset of classes with splits `train`, `test` and perhaps `validation`.
+    """Loads a dataset of classes with splits `train`, `test`, optionally `validation`.
 
     Args:
-      name: of the dataset.
-      data_dir: where prepared data lives; None for the default.
-      train_classes: training classes used, the first of the paper's sequence.
+      name: name of the dataset.
+      data_dir: the directory of prepared datasets; None for the default.
+      train_classes: number of training classes, the first ones in the paper's order.
       field: the feature that is the network's input.
-      note: the first half of a sentence for people about the data.
+      note: start of the sentence that describes the data.
     """
     prepared = open_prepared(name, data_dir)
     check_range("train_classes", train_classes, len(counts(prepared, "train")))

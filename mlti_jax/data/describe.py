@@ -1,50 +1,99 @@
-"""Says what a dataset holds, and makes a picture of it.
+"""Prints what a dataset contains, and plots samples of it.
 
     python -m mlti_jax.data.describe --dataset=nci
 
-prints the counts per split, domain and class, and saves a sheet of samples (of vectors:
-how many features a sample has) beside the prepared records, or as `--picture` says.
+prints the counts per split, domain and class, and saves a plot of samples (for
+vectors: the number of non-zero features) next to the prepared records, or to the file
+given with `--picture`.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 
 from absl import flags, logging
 
-from mlti_jax import data
 from mlti_jax._internal import command_line
-from mlti_jax.data import DATASETS, default_data_dir
-from mlti_jax.data._description import describe
-from mlti_jax.data._readers import images as pictures
+from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._readers import images
+from mlti_jax.data._registry import DATASETS, load, resolve_data_dir
+from mlti_jax.data._splits import pool_lines
+from mlti_jax.data.builders.base import DatasetBuilder
 from mlti_jax.errors import InputError
 
+__all__ = ["chosen_dataset", "describe", "main"]
+
 flags.declare_key_flag("data_dir")
-DATASET = flags.DEFINE_string("dataset", None, "Name of the dataset.")
-PICTURE = flags.DEFINE_string("picture", None, "The picture's file, a PNG.")
+_DATASET = flags.DEFINE_string("dataset", None, "Name of the dataset.")
+_PICTURE = flags.DEFINE_string("picture", None, "PNG file to save the plot to.")
+
+_LARGE = 4 * 2**30  # bytes of records; larger datasets are not loaded
+_MAX_GROUPS = 16  # groups listed per split of the records
+
+
+def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
+    """Describes the records of a dataset and the pools that `load` returns for it.
+
+    Args:
+      name: name of the dataset.
+      data_dir: the directory of prepared datasets; None for the default.
+
+    Raises:
+      InputError: if the dataset is unknown or not prepared.
+    """
+    lines = []
+    builder = prepared.builder(name, data_dir)
+    if builder.is_prepared():
+        info = builder.info
+        lines = [
+            f"{name} {builder.version} in {builder.data_path}",
+            f"{info.description} {info.homepage}",
+            f"License: {info.redistribution_info.license}",
+        ]
+        for split in info.splits:
+            lines.append(f"records of {split}: {_record_counts(builder, split)}")
+        for reason, count in info.metadata["skipped"].items():
+            lines.append(f"skipped: {count:,} ({reason})")
+        if info.dataset_size > _LARGE:
+            lines.append("too large to load for this description")
+            return "\n".join(lines)
+    splits = load(name, data_dir=data_dir)
+    lines.append(f"As loaded by default: {splits.note}")
+    lines += pool_lines(splits, missing="none in the paper")
+    return "\n".join(lines)
+
+
+def _record_counts(builder: DatasetBuilder, split: str) -> str:
+    counts = prepared.counts(builder, split)
+    text = f"{prepared.total(counts):,}"
+    if len(counts) > _MAX_GROUPS:  # The table of the loaded pools lists them.
+        return f"{text} of {len(counts)} {builder.GROUPED_BY[0]}s"
+    groups = [f"{name} {prepared.total(count):,}" for name, count in counts.items()]
+    return f"{text} ({', '.join(groups)})"
 
 
 def chosen_dataset() -> str:
-    """The dataset that the command line names."""
-    if DATASET.value is None:
+    """Returns the value of `--dataset`; raises `InputError` if it is missing."""
+    if _DATASET.value is None:
         raise InputError(
             f"--dataset is missing; choose one of: {', '.join(sorted(DATASETS))}"
         )
-    return DATASET.value
+    return _DATASET.value
 
 
 def main() -> None:
-    """Prints the counts and saves the picture."""
-    logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
+    """Prints the description and saves the plot."""
+    logging.set_verbosity(logging.ERROR)  # TFDS warns about missing records.
     name = chosen_dataset()
     data_dir = command_line.DATA_DIR.value
     print(describe(name, data_dir))
-    folder = pathlib.Path(data_dir or default_data_dir()).expanduser()
-    path = pathlib.Path(PICTURE.value or folder / name / f"{name}.png")
+    default = resolve_data_dir(data_dir) / name / f"{name}.png"
+    path = pathlib.Path(_PICTURE.value or default)
     path.parent.mkdir(parents=True, exist_ok=True)
-    pictures.sheet(data.load(name, data_dir=data_dir), path)
-    print(f"picture: {path}")
+    images.sheet(load(name, data_dir=data_dir), path)
+    print(f"plot: {path}")
 
 
 if __name__ == "__main__":

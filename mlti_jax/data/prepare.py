@@ -2,53 +2,157 @@
 
     python -m mlti_jax.data.prepare --dataset=nci --raw=DIR
 
-DIR holds the files as they were downloaded; without `--raw` it says which these are.
-The records go to `--data_dir` (else MLTI_DATA_DIR, else ~/.cache/mlti_jax), where
-`python -m experiments.run` finds them, and `tfds.builder` too. What is prepared already
-is left as it is, and a preparation that was interrupted leaves nothing behind that
-could be taken for a dataset: run the same command again.
+DIR holds the files as downloaded; without `--raw` the command prints which files it
+needs. The records go to `--data_dir` (else MLTI_DATA_DIR, else ~/.cache/mlti_jax),
+where `python -m experiments.run` and `tfds.builder` find them. A dataset that is
+already prepared is not changed. An interrupted preparation leaves no partial dataset:
+run the same command again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import pathlib
+import shutil
 import sys
+import time
 
+import tensorflow_datasets as tfds
 from absl import flags, logging
 
 from mlti_jax._internal import command_line
+from mlti_jax._internal.locks import locked
+from mlti_jax._internal.progress import format_seconds, say
 from mlti_jax.data import _prepared as prepared
-from mlti_jax.data._description import describe
-from mlti_jax.data._preparation import prepare
 from mlti_jax.data._readers import raw
-from mlti_jax.data.describe import chosen_dataset
+from mlti_jax.data._registry import resolve_data_dir
+from mlti_jax.data.builders.base import DatasetBuilder
+from mlti_jax.data.describe import chosen_dataset, describe
 from mlti_jax.errors import InputError
+
+__all__ = ["main", "prepare"]
 
 flags.declare_key_flag("dataset")
 flags.declare_key_flag("data_dir")
-RAW = flags.DEFINE_string("raw", None, "The folder with the publisher's files.")
-PROCESSES = flags.DEFINE_integer(
-    "processes", None, "Processes that read the files; as many as cores if not given."
+_RAW = flags.DEFINE_string("raw", None, "Folder with the publisher's files.")
+_PROCESSES = flags.DEFINE_integer(
+    "processes", None, "Number of processes that read the files; default: all cores."
 )
-OVERWRITE = flags.DEFINE_bool(
-    "overwrite", False, "Prepare again what is prepared already."
+_OVERWRITE = flags.DEFINE_bool(
+    "overwrite", False, "Prepare the dataset again if it is already prepared."
 )
+
+
+def prepare(
+    name: str,
+    folder: str | os.PathLike[str],
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    processes: int = 1,
+    overwrite: bool = False,
+) -> DatasetBuilder:
+    """Prepares a dataset; new records replace old ones only when they are complete.
+
+    Args:
+      name: name of the dataset.
+      folder: folder with the publisher's files.
+      data_dir: directory for the records; None for the default.
+      processes: number of processes that read the files.
+      overwrite: whether to prepare a dataset again that is already prepared.
+
+    Returns:
+      The builder, ready to read from.
+
+    Raises:
+      InputError: if the files are missing or unusable, or another process prepares
+        the same dataset.
+    """
+    data_dir = resolve_data_dir(data_dir)
+    builder = prepared.builder(name, data_dir)
+    if builder.is_prepared() and not overwrite:
+        say(
+            f"{name} is already prepared in {builder.data_path}; use --overwrite to"
+            " prepare it again"
+        )
+        return builder
+    folder = pathlib.Path(folder).expanduser()
+    if not folder.is_dir() or not any(folder.iterdir()):
+        raise InputError(
+            f"{folder} is not a folder with files. {builder.INSTRUCTIONS}"
+        )
+    place = data_dir / name
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"{place} is a file, not a directory") from None
+    with locked(place, "--data_dir"):
+        _restore(pathlib.Path(builder.data_path))
+        # Records are written to a staging folder; remove that of a killed process.
+        staging = place / ".preparing"
+        shutil.rmtree(staging, ignore_errors=True)
+        try:
+            _write(prepared.builder(name, staging), folder, processes)
+            _swap(
+                staging / name / str(builder.version), pathlib.Path(builder.data_path)
+            )
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return prepared.open_prepared(name, data_dir)
+
+
+def _write(builder: DatasetBuilder, folder: pathlib.Path, processes: int) -> None:
+    builder.processes = processes
+    builder.show_progress = True
+    start = time.monotonic()
+    with contextlib.redirect_stdout(io.StringIO()):
+        builder.download_and_prepare(
+            download_config=tfds.download.DownloadConfig(manual_dir=folder)
+        )
+    say(f"prepared {builder.name} in {format_seconds(time.monotonic() - start)}")
+    number = builder.info.splits.total_num_examples
+    if number < 0.99 * builder.EXAMPLES:
+        say(
+            f"note: wrote {number:,} examples; the published release has about"
+            f" {builder.EXAMPLES:,}. Check that the download is complete"
+        )
+
+
+def _backup(place: pathlib.Path) -> pathlib.Path:
+    return place.with_name(f"{place.name}.old")
+
+
+def _restore(place: pathlib.Path) -> None:
+    """Undoes a `_swap` that was killed between its two renames."""
+    if _backup(place).exists() and not place.exists():
+        _backup(place).rename(place)
+
+
+def _swap(new: pathlib.Path, place: pathlib.Path) -> None:
+    """Replaces the old records with the new ones."""
+    shutil.rmtree(_backup(place), ignore_errors=True)
+    if place.exists():
+        place.rename(_backup(place))
+    new.rename(place)
+    shutil.rmtree(_backup(place), ignore_errors=True)
 
 
 def main() -> None:
-    """Prepares, and says what came of it."""
-    logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
+    """Prepares the dataset that the flags name and prints its description."""
+    logging.set_verbosity(logging.ERROR)  # TFDS warns about missing records.
     name = chosen_dataset()
     data_dir = command_line.DATA_DIR.value
-    if RAW.value is None:
+    if _RAW.value is None:
         instructions = prepared.builder(name, data_dir).INSTRUCTIONS
         raise InputError(f"--raw=DIR is missing. {instructions}")
-    processes = PROCESSES.value
+    processes = _PROCESSES.value
     prepare(
         name,
-        RAW.value,
+        _RAW.value,
         data_dir,
         processes=raw.default_processes() if processes is None else processes,
-        overwrite=OVERWRITE.value,
+        overwrite=_OVERWRITE.value,
     )
     print(describe(name, data_dir))
 

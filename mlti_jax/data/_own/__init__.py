@@ -1,14 +1,6 @@
-"""Users' own data: arrays, folders of pictures and tables, as pools.
+"""Users' own data: arrays, image folders and tables as `Splits`.
 
-`from_arrays`, `from_folder` and `from_table` return `Splits` as every other dataset
-does. Beside the pools these hold `inputs`, the record of how raw data became arrays,
-which new data is treated by.
+Modules, from the bottom up: `labels` (settings), `files` (tables and images), `inputs`
+(how raw data becomes samples), `splitting` (held-out tasks and pools), then the public
+functions in `arrays`, `folders` and `tables`, and `dataset` for the command line.
 """
-
-from mlti_jax.data._own.arrays import from_arrays
-from mlti_jax.data._own.folders import from_folder
-from mlti_jax.data._own.inputs import Inputs
-from mlti_jax.data._own.splitting import split_names
-from mlti_jax.data._own.tables import from_table
-
-__all__ = ["Inputs", "from_arrays", "from_folder", "from_table", "split_names"]

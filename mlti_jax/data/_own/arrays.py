@@ -8,17 +8,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from mlti_jax.data._own.assembly import Division, assemble
-from mlti_jax.data._own.inputs import ARRAYS, Inputs, cast, check_arrays, leaves_of
+from mlti_jax.data._own.inputs import (
+    ARRAYS,
+    Inputs,
+    Leaf,
+    leaves_of,
+    pixel_advice,
+    scale_advice,
+    with_statistics,
+)
 from mlti_jax.data._own.labels import (
     NON_LABEL_SHARING,
     clean,
     label_classes,
     label_tasks,
 )
-from mlti_jax.data._own.splitting import KeptBack
-from mlti_jax.data._own.standardisation import pixel_advice, scale_advice, standardising
-from mlti_jax.data._pools import Splits
+from mlti_jax.data._own.splitting import HeldOut, Partition, make_splits
+from mlti_jax.data._splits import Splits
+from mlti_jax.data._user_arrays import cast, check_arrays
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
 
@@ -26,38 +33,42 @@ from mlti_jax.types import PyTree
 def from_arrays(
     tasks: Mapping[str, Any],
     *,
-    validation: KeptBack = None,
-    test: KeptBack = 0.2,
+    validation: HeldOut = None,
+    test: HeldOut = 0.2,
     seed: int = 0,
     setting: str | None = None,
     standardise: bool = False,
 ) -> Splits:
-    """Makes pools of arrays.
+    """Creates a dataset from arrays.
 
     Args:
       tasks: one of
 
         * `{task: (x, y)}`: tasks with labels y `[M]`, or targets `[M]` or `[M, Dy]`.
-          Text, booleans and whole numbers are classes, which all tasks share; floats
-          are targets (regression), unless they are no more than 20 different whole
-          numbers, as 0.0 and 1.0;
+          Text, booleans and integers are classes, which all tasks share. Floats are
+          targets (regression), unless they are integers with at most 20 distinct
+          values, such as 0.0 and 1.0;
         * `{class: x}`: classes to draw tasks from (non-label-sharing).
 
-        x is an array `[M, ...]`: vectors `[M, D]`, pictures `[M, H, W, C]` (uint8 is
-        divided by 255 on the way to the network), or a pytree of arrays. M may differ
-        from task to task. A pair is always taken as `(x, y)`.
-      validation: tasks (or classes) to choose models on: names, or a share between 0
-        and 1; None for none: then nothing is chosen, and the last checkpoint stands.
-      test: tasks (or classes) to judge on, likewise; None for none.
-      seed: draws the shares.
-      setting: `label_sharing`, `non_label_sharing` or `regression`, where the labels
-        would suggest another. With `(x, y)` and `non_label_sharing` every class of
-        every task is a class of its own, named `task/class`.
-      standardise: whether to give each feature of vectors mean 0 and standard
-        deviation 1 on the training tasks. Features that are 0 or 1 only stay.
+        x is an array `[M, ...]`: vectors `[M, D]`, images `[M, H, W, C]` (uint8 is
+        divided by 255 before it reaches the network), or a pytree of arrays. M may
+        differ between tasks. A pair is always interpreted as `(x, y)`.
+      validation: tasks (or classes) for model selection: names, or a fraction between
+        0 and 1. None for none: the last checkpoint is used.
+      test: tasks (or classes) for evaluation, in the same form; None for none.
+      seed: seed to draw the fractions.
+      setting: `label_sharing`, `non_label_sharing` or `regression`, to override what
+        is inferred from the labels. With `(x, y)` and `non_label_sharing` every class
+        of every task is a separate class, named `task/class`.
+      standardise: whether to scale each feature of vectors to mean 0 and standard
+        deviation 1 on the training tasks. Binary features are not changed.
 
     Returns:
-      The pools. `summary` says what was found and done, `inputs` treats new data alike.
+      The pools. `summary` describes the data and all changes to it, and `inputs`
+      converts new data the same way.
+
+    Raises:
+      InputError: if arrays, labels or held-out tasks can't be used.
     """
     if not isinstance(tasks, Mapping) or not tasks:
         given = "empty" if isinstance(tasks, Mapping) else f"a {type(tasks).__name__}"
@@ -67,19 +78,19 @@ def from_arrays(
     named = {str(name): tasks[name] for name in sorted(tasks, key=str)}
     if len(named) < len(tasks):
         raise InputError(
-            f"tasks has {len(tasks)} names, but only {len(named)} differ as text;"
-            " rename those that are alike"
+            f"tasks has {len(tasks)} names, but only {len(named)} are distinct as text;"
+            " rename the others"
         )
     if _are_pairs(named):
-        x = _inputs("task", {name: pair[0] for name, pair in named.items()})
-        y = _labels({name: pair[1] for name, pair in named.items()}, _sizes(x))
+        x = _check_inputs("task", {name: pair[0] for name, pair in named.items()})
+        y = _check_labels({name: pair[1] for name, pair in named.items()}, _sizes(x))
         labels = label_tasks(_groups(x), y, setting)
     else:
-        x = _inputs("class", named)
+        x = _check_inputs("class", named)
         labels = label_classes(_groups(x), setting)
     return from_samples(
         jax.tree.map(lambda *leaves: np.concatenate(leaves), *x.values()),
-        Division(labels, validation, test, seed),
+        Partition(labels, validation, test, seed),
         standardise=standardise,
         note="own arrays",
     )
@@ -87,41 +98,43 @@ def from_arrays(
 
 def from_samples(
     x: PyTree,
-    division: Division,
+    partition: Partition,
     *,
     standardise: bool,
     note: str,
     source: str | None = None,
 ) -> Splits:
-    """Makes pools of the samples of all tasks.
+    """Creates a dataset from the concatenated samples of all tasks.
 
     Args:
       x: checked arrays, every leaf `[M, ...]`.
-      division: the labels of the M samples, and which of them are for what.
+      partition: labels of the M samples, and the split of each.
       standardise: as in `from_arrays`.
-      note, source: as in `assemble`.
+      note, source: as in `make_splits`.
     """
     pooled = cast(x)
-    inputs = Inputs(ARRAYS, leaves_of(pooled), label_names=division.labels.classes)
+    inputs = Inputs(ARRAYS, leaves_of(pooled), label_names=partition.labels.classes)
     vectors = len(inputs.leaves) == 1 and len(inputs.shape) == 1
-    details = []
+    details: list[str] = []
     if standardise:
         if not vectors:
             raise InputError(
-                f"standardise is for vectors [M, D], but a sample is"
-                f" {inputs.describe()}; leave it out"
+                f"standardise=True needs vectors [M, D], but a sample is"
+                f" {inputs.describe()}; omit standardise"
             )
-        inputs, words = standardising(inputs, x[division.rows("train")])
-        pooled, details = inputs.standardise(x), [words]
+        inputs, text = with_statistics(inputs, x[partition.rows("train")])
+        pooled, details = inputs.standardise(x), [text]
     elif vectors and inputs.dtype == "float32":
-        details = scale_advice(x[division.rows("train")])
+        details = scale_advice(x[partition.rows("train")])
     elif len(inputs.shape) == 3 and inputs.dtype == "float32":
         details = pixel_advice(jax.tree.leaves(pooled)[0])
-    return assemble(division, pooled, inputs, note=note, details=details, source=source)
+    return make_splits(
+        partition, pooled, inputs, note=note, details=details, source=source
+    )
 
 
 def _are_pairs(named: Mapping[str, Any]) -> bool:
-    """Whether tasks are given as (x, y), all or none of them."""
+    """Whether tasks are pairs (x, y); raises `InputError` if only some are."""
     pairs = {
         name: isinstance(value, tuple) and len(value) == 2
         for name, value in named.items()
@@ -131,13 +144,13 @@ def _are_pairs(named: Mapping[str, Any]) -> bool:
     with_labels = next(name for name, pair in pairs.items() if pair)
     without = next(name for name, pair in pairs.items() if not pair)
     raise InputError(
-        f"{with_labels!r} is a pair (x, y), but {without!r} is not; give labels to all"
-        f" tasks, or to none ({NON_LABEL_SHARING}: {{class: x}})"
+        f"{with_labels!r} is a pair (x, y), but {without!r} is not; pass labels for all"
+        f" tasks, or for none ({NON_LABEL_SHARING}: {{class: x}})"
     )
 
 
-def _inputs(kind: str, given: Mapping[str, Any]) -> dict[str, PyTree]:
-    """Checked arrays, which must be of one shape and type."""
+def _check_inputs(kind: str, given: Mapping[str, Any]) -> dict[str, PyTree]:
+    """Returns checked arrays; raises `InputError` if shapes or dtypes differ."""
     x = {
         name: check_arrays(f"x of {kind} {name!r}", value)
         for name, value in given.items()
@@ -148,13 +161,13 @@ def _inputs(kind: str, given: Mapping[str, Any]) -> dict[str, PyTree]:
         found = leaves_of(cast(value))
         if found != expected:
             raise InputError(
-                f"x of {kind} {name!r} is {_in_words(found)}, but that of {first!r} is"
-                f" {_in_words(expected)}; all need samples of one shape and type"
+                f"x of {kind} {name!r} is {_describe(found)}, but that of {first!r} is"
+                f" {_describe(expected)}; expected samples of one shape and dtype"
             )
     return x
 
 
-def _in_words(leaves: tuple) -> str:
+def _describe(leaves: tuple[Leaf, ...]) -> str:
     return Inputs(ARRAYS, leaves).describe()
 
 
@@ -163,34 +176,33 @@ def _sizes(x: Mapping[str, PyTree]) -> dict[str, int]:
 
 
 def _groups(x: Mapping[str, PyTree]) -> np.ndarray:
-    """The name of each sample's task, of all tasks one behind the other."""
+    """Names the task of each sample of the concatenated tasks, str `[M]`."""
     return np.repeat(np.array(list(x)), list(_sizes(x).values()))
 
 
-def _labels(given: Mapping[str, Any], sizes: Mapping[str, int]) -> np.ndarray:
-    """Cleaned labels, of all tasks one behind the other."""
+def _check_labels(given: Mapping[str, Any], sizes: Mapping[str, int]) -> np.ndarray:
+    """Returns the cleaned and concatenated labels of all tasks."""
     y = {name: clean(f"y of task {name!r}", value) for name, value in given.items()}
     first = next(iter(y))
     for name, value in y.items():
         if len(value) != sizes[name]:
             raise InputError(
                 f"y of task {name!r} has shape {list(value.shape)}, but x has"
-                f" {sizes[name]} samples; expected one label for each"
+                f" {sizes[name]} samples; expected one label per sample"
             )
         if value.shape[1:] != y[first].shape[1:]:
             raise InputError(
                 f"y of task {name!r} has shape {list(value.shape)}, but that of"
                 f" {first!r} has {list(y[first].shape)}; expected targets of one length"
             )
-        kinds = {_kind(value), _kind(y[first])}
-        if len(kinds) > 1:
+        if _kind(value) != _kind(y[first]):
             raise InputError(
                 f"y of task {name!r} has dtype {value.dtype}, but that of {first!r} has"
-                f" {y[first].dtype}; all need labels of one kind"
+                f" {y[first].dtype}; expected labels of one kind"
             )
     return np.concatenate(list(y.values()))
 
 
 def _kind(y: np.ndarray) -> str:
-    """Whole and real numbers are one kind: targets may happen to be whole."""
+    """Integers and floats are one kind, since targets may happen to be integers."""
     return "number" if y.dtype.kind in "iuf" else y.dtype.kind

@@ -1,10 +1,11 @@
-"""Users' own data by the path of a file or folder, for the command line.
+"""The dataset `own_data`: users' data from the path of a file or folder.
 
-* a folder of pictures, see `from_folder`;
+* a folder of images, see `from_folder`;
 * a table, .csv, .tsv, .tab or .parquet, see `from_table`;
 * an .npz file of NumPy arrays (`numpy.savez`): `x [M, ...]`, the samples; `y [M]` or
-  `[M, Dy]`, their labels or targets; and `task [M]`, the names or numbers of their
-  tasks, without which every label is a class to draw tasks from. No array of objects.
+  `[M, Dy]`, their labels or targets; and `task [M]`, names or numbers of their tasks.
+  Without `task` every label is a class to draw tasks from. Object arrays are not
+  supported.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from mlti_jax.data._own import from_folder, from_table
 from mlti_jax.data._own.arrays import from_samples
-from mlti_jax.data._own.assembly import Division
-from mlti_jax.data._own.frames import ENDINGS
-from mlti_jax.data._own.inputs import check_arrays
+from mlti_jax.data._own.files import TABLE_SUFFIXES
+from mlti_jax.data._own.folders import from_folder
 from mlti_jax.data._own.labels import as_names, clean, label_classes, label_tasks
-from mlti_jax.data._own.splitting import KeptBack
-from mlti_jax.data._pools import Splits
+from mlti_jax.data._own.splitting import HeldOut, Partition
+from mlti_jax.data._own.tables import from_table
+from mlti_jax.data._splits import Splits
+from mlti_jax.data._user_arrays import check_arrays
 from mlti_jax.errors import InputError
 
-READ_AS_IT_IS = True  # There are no records to prepare.
-# The options that not all kinds of files have.
+NEEDS_PREPARATION = False  # Files are read directly, without records.
+# Options that only some kinds of files have.
 FOLDER_OPTIONS = ("size",)
 TABLE_OPTIONS = ("label", "task", "features", "smiles", "fingerprint", "standardise")
 ARRAY_OPTIONS = ("standardise",)
@@ -44,30 +45,34 @@ def load(
     fingerprint: str | None = None,
     standardise: bool | None = None,
     size: int | None = None,
-    validation: KeptBack = None,
-    test: KeptBack = 0.2,
+    validation: HeldOut = None,
+    test: HeldOut = 0.2,
     seed: int = 0,
     setting: str | None = None,
 ) -> Splits:
-    """Loads a folder, a table or an .npz file, as its path tells.
+    """Loads a folder, a table or an .npz file, depending on the path.
 
     Args:
-      path: of the folder or file.
-      data_dir: unused; there so that all datasets are loaded alike.
-      label, task, features, smiles, fingerprint: of tables, see `from_table`.
-      standardise: of tables (on unless False) and arrays (off unless True).
-      size: of pictures, see `from_folder`.
-      validation, test, seed, setting: see `from_arrays`; names as one text with commas
-        between them, or a share.
+      path: path of the folder or file.
+      data_dir: unused; all datasets have this argument.
+      label, task, features, smiles, fingerprint: options of tables, see `from_table`.
+      standardise: option of tables (default True) and arrays (default False).
+      size: option of image folders, see `from_folder`.
+      validation, test, seed, setting: see `from_arrays`; names may be a
+        comma-separated string.
+
+    Raises:
+      InputError: if the path does not exist, has an unknown suffix, or an option does
+        not apply to it.
     """
     del data_dir
+    expected = f"a folder of images, a table ({', '.join(TABLE_SUFFIXES)}), or an .npz"
     if not str(path):
         raise InputError(
-            "own_data needs the path of your data (dataset.path): a folder of"
-            f" pictures, a table ({', '.join(ENDINGS)}), or an .npz file"
+            f"own_data needs the path of your data (dataset.path): {expected} file"
         )
     path = pathlib.Path(path).expanduser()
-    given = {
+    options = {
         "label": label,
         "task": task,
         "features": features,
@@ -76,44 +81,50 @@ def load(
         "standardise": standardise,
         "size": size,
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    split = {"validation": validation, "test": test, "seed": seed, "setting": setting}
+    given = {name: value for name, value in options.items() if value is not None}
+    split: dict[str, Any] = {
+        "validation": validation,
+        "test": test,
+        "seed": seed,
+        "setting": setting,
+    }
     if path.is_dir():
-        return from_folder(path, **_only(FOLDER_OPTIONS, given, path), **split)
+        _check_given(given, FOLDER_OPTIONS, path)
+        return from_folder(path, **given, **split)
     if not path.is_file():
-        raise InputError(f"there is no file or folder {path}")
-    ending = path.suffix.lower()
-    if ending == ".npz":
-        return _from_npz(path, **_only(ARRAY_OPTIONS, given, path), **split)
-    if ending not in ENDINGS:
-        raise InputError(
-            f"{path} ends in {ending!r}; expected a folder of pictures, a table"
-            f" ({', '.join(ENDINGS)}), or an .npz file"
-        )
-    options = _only(TABLE_OPTIONS, given, path)
+        raise InputError(f"{path} does not exist; expected {expected} file")
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        _check_given(given, ARRAY_OPTIONS, path)
+        return _from_npz(path, **given, **split)
+    if suffix not in TABLE_SUFFIXES:
+        raise InputError(f"{path} ends in {suffix!r}; expected {expected} file")
+    _check_given(given, TABLE_OPTIONS, path)
     if label is None:
-        raise InputError(f"{path} is a table; say which column is the label")
-    return from_table(path, **{"task": None, **options}, **split)
+        raise InputError(
+            f"label is missing; set it to the column of {path} that holds the labels"
+        )
+    return from_table(path, **{"task": None, **given}, **split)
 
 
-def _only(
-    known: tuple[str, ...], given: dict[str, Any], path: pathlib.Path
-) -> dict[str, Any]:
+def _check_given(
+    given: dict[str, Any], known: tuple[str, ...], path: pathlib.Path
+) -> None:
+    """Raises `InputError` if an option does not apply to this kind of file."""
     for name in given:
         if name not in known:
-            kind = "a folder" if path.is_dir() else f"a file {path.suffix}"
+            kind = "a folder" if path.is_dir() else f"a {path.suffix} file"
             raise InputError(
-                f"{name} is set, but {path} is {kind}, which has no such option; it"
-                f" has: {', '.join(known)}"
+                f"{name} is set, but {path} is {kind} and has no such option; remove"
+                f" it. Options that apply: {', '.join(known)}"
             )
-    return given
 
 
 def _from_npz(
     path: pathlib.Path,
     *,
-    validation: KeptBack,
-    test: KeptBack,
+    validation: HeldOut,
+    test: HeldOut,
     seed: int,
     setting: str | None,
     standardise: bool = False,
@@ -123,8 +134,8 @@ def _from_npz(
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"{path} can't be read ({error}); expected the arrays x, y and task, of"
-            " numbers or text (no objects), as numpy.savez writes them"
+            f"{path} can't be read ({error}); expected the arrays x, y and task of"
+            " numbers or text (no objects), as written by numpy.savez"
         ) from error
     for name in ("x", "y"):
         if name not in arrays:
@@ -142,7 +153,7 @@ def _from_npz(
         if len(values) != len(x) or (name == "task" and values.ndim > 1):
             raise InputError(
                 f"{name} of {path.name} has shape {list(values.shape)}, but x has"
-                f" {len(x)} samples; expected one entry for each"
+                f" {len(x)} samples; expected one entry per sample"
             )
     if "task" in labels:
         found = label_tasks(as_names(labels["task"]), labels["y"], setting)
@@ -150,7 +161,7 @@ def _from_npz(
         found = label_classes(labels["y"], setting)
     return from_samples(
         x,
-        Division(found, validation, test, seed),
+        Partition(found, validation, test, seed),
         standardise=standardise,
         note=path.name,
         source=path.name,

@@ -1,4 +1,4 @@
-"""How users' raw inputs become arrays: one record, for training and for new data."""
+"""`Inputs`: how users' raw data becomes arrays, in training and for new data."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlti_jax._internal.checks import did_you_mean, first_few, unknown_name
-from mlti_jax.data import _arrays as arrays
-from mlti_jax.data._own.frames import Table, fingerprints
-from mlti_jax.data._own.labels import as_names, clean
-from mlti_jax.data._own.pictures import in_threads, read_picture
+from mlti_jax._internal.checks import first_few, unknown_name
+from mlti_jax.data._own.files import Table, map_threads, read_image
+from mlti_jax.data._own.labels import clean
 from mlti_jax.data._pools import take_inputs
+from mlti_jax.data._readers.fingerprints import fingerprint_matrix
+from mlti_jax.data._user_arrays import as_numpy, cast, check_arrays, is_list
 from mlti_jax.errors import InputError
-from mlti_jax.types import Array, PyTree
+from mlti_jax.types import PyTree
 
-ARRAYS, PICTURES, COLUMNS, SMILES = "arrays", "pictures", "columns", "smiles"
-KINDS = (ARRAYS, PICTURES, COLUMNS, SMILES)
+# Values of `Inputs.kind`; saved models contain them.
+ARRAYS, IMAGES, COLUMNS, SMILES = "arrays", "pictures", "columns", "smiles"
+KINDS = (ARRAYS, IMAGES, COLUMNS, SMILES)
+
+# Ratio of standard deviations from which `scale_advice` suggests to standardize.
+WIDE_RANGE = 100.0
+# Standardized pixels are smaller than this, values from 0 to 255 are not.
+MAX_PIXEL = 10.0
 
 
 class Leaf(NamedTuple):
-    """One array of an input: where it stands in the pytree, and what a sample is."""
+    """One array of an input: its path in the pytree, and shape and dtype per sample."""
 
     path: str
     shape: tuple[int, ...]
@@ -34,7 +40,7 @@ class Leaf(NamedTuple):
 
 
 class Smiles(NamedTuple):
-    """The column that molecules are in, and their fingerprint: `morgan` or `path`."""
+    """The column of SMILES, and the fingerprint: `morgan` or `path`."""
 
     column: str
     fingerprint: str = "morgan"
@@ -42,17 +48,18 @@ class Smiles(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What inputs are, and what was done to them; new data is treated alike.
+    """A record of how raw data became samples, which converts new data the same way.
 
-    Call it on new raw data: `inputs(raw)` is what a network takes, or one clear error.
+    `inputs(raw)` returns what a network takes, or raises `InputError`.
 
     Attributes:
-      kind: `arrays`, `pictures` (files), `columns` (of a table) or `smiles`.
-      leaves: the arrays of an input, as pools hold them; one, unless x is a pytree.
-      mean, scale: x becomes `(x - mean) / scale`, one number a feature; empty if not.
-      columns: the features of a table, in order.
-      smiles: the column of molecules, and the fingerprint.
-      resize: whether pictures of another size are scaled.
+      kind: `arrays`, `pictures` (image files), `columns` (of a table) or `smiles`.
+      leaves: the arrays of an input, as pools store them; one, unless x is a pytree.
+      mean, scale: x becomes `(x - mean) / scale`, one number per feature; empty if x
+        is not standardized.
+      columns: feature columns of a table, in order.
+      smiles: the column of SMILES, and the fingerprint.
+      resize: whether images of another size are scaled.
       label_names: the classes that all tasks share, in the order of the outputs.
     """
 
@@ -67,62 +74,49 @@ class Inputs:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample; of several arrays, that of the first."""
+        """Shape of one sample (of the first array, if x is a pytree)."""
         return self.leaves[0].shape
 
     @property
     def dtype(self) -> str:
-        """As pools hold it; of several arrays, that of the first."""
+        """Dtype in the pool (of the first array, if x is a pytree)."""
         return self.leaves[0].dtype
 
     def __call__(self, raw: Any) -> PyTree:
-        """New raw data as a network takes it, every leaf `[N, ...]`.
+        """Converts new raw data to network inputs, every leaf `[N, ...]`.
 
         Args:
           raw: for `arrays`, an array `[N, ...]` or a pytree as in training; for
             `pictures`, paths of files, or uint8 `[N, H, W, C]`; for `columns`, a table
             (path, DataFrame or dict of columns), or `[N, D]` in the columns' order;
             for `smiles`, a table, a list of SMILES, or fingerprints `[N, 1024]`.
+
+        Raises:
+          InputError: if the data differs from the training data in shape or type, or
+            a file can't be read.
         """
         compact = jax.tree.map(jnp.asarray, self.compact(raw))
         return take_inputs(compact, slice(None))
 
     def compact(self, raw: Any) -> PyTree:
-        """The same as pools hold it: pictures as uint8, bits as booleans."""
+        """Converts raw data to what pools store: images as uint8, bits as booleans."""
         is_array = isinstance(raw, np.ndarray | jax.Array)
-        if self.kind == SMILES and not (is_array and raw.ndim == 2):
-            return self._molecules(raw)
-        if self.kind == PICTURES and _are_paths(raw):
-            return self._pictures(raw)
+        if self.smiles is not None and not (is_array and raw.ndim == 2):
+            return self._read_molecules(raw, self.smiles)
+        if self.kind == IMAGES and _are_paths(raw):
+            return self._read_images(raw)
         if self.kind == COLUMNS and not (is_array or isinstance(raw, list)):
             raw = Table(raw).matrix(self.columns)
         x = self._check(raw)
-        return self.standardise(x) if self.mean else self._match(x)
+        return self.standardise(x) if self.mean else self._match_dtypes(x)
 
     def standardise(self, x: np.ndarray) -> np.ndarray:
-        """`(x - mean) / scale`, rounded to float32 only then."""
+        """Returns `(x - mean) / scale` as float32, computed in float64."""
         x = x.astype(np.float64)
         return ((x - np.array(self.mean)) / np.array(self.scale)).astype(np.float32)
 
-    def label_ids(self, y: Any) -> Array:
-        """The numbers of classes that all tasks share, `[N]`, from their names."""
-        names = as_names(clean("y", y))
-        if names.ndim != 1:
-            raise InputError(
-                f"y has shape {list(names.shape)}; expected [N], the class of each"
-                " sample"
-            )
-        known = {name: number for number, name in enumerate(self.label_names)}
-        for name in names.tolist():
-            if name not in known:
-                raise InputError(
-                    f"y has the label {name!r}{did_you_mean(name, known)}; the model"
-                    f" was trained with: {first_few(self.label_names)}"
-                )
-        return jnp.array([known[name] for name in names.tolist()], jnp.int32)
-
     def describe(self) -> str:
-        """In words."""
+        """Returns a short text: dtype, shape, and columns or fingerprint."""
         parts = [f"{leaf.dtype} {list(leaf.shape)}" for leaf in self.leaves]
         if len(self.leaves) > 1:
             parts = [
@@ -130,7 +124,7 @@ class Inputs:
                 for leaf, part in zip(self.leaves, parts, strict=True)
             ]
         text = ", ".join(parts)
-        if self.kind == SMILES:
+        if self.smiles is not None:
             fingerprint = self.smiles.fingerprint
             text += f", {fingerprint} fingerprints of column {self.smiles.column!r}"
         if self.kind == COLUMNS:
@@ -140,12 +134,16 @@ class Inputs:
     # ------------------------------------------------------------------------ JSON
 
     def to_json(self) -> str:
-        """As text; `from_json` makes the same record of it."""
+        """Serializes the record; see `from_json`."""
         return json.dumps(dataclasses.asdict(self), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Inputs:
-        """The record that `to_json` wrote."""
+        """Restores a record from the output of `to_json`.
+
+        Raises:
+          InputError: if the text is not such a record.
+        """
         try:
             fields = {name: _tuples(value) for name, value in json.loads(text).items()}
             fields["leaves"] = tuple(
@@ -158,19 +156,19 @@ class Inputs:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"the record of inputs can't be read ({type(error).__name__}: {error});"
-                " it is damaged, or of another version of this project"
+                " it is damaged, or from another version of this package"
             ) from error
         if inputs.kind not in KINDS:
             raise unknown_name("kind of inputs", inputs.kind, KINDS)
         return inputs
 
-    # ---------------------------------------------------------------- kinds of data
+    # ----------------------------------------------------------------- kinds of data
 
     def _check(self, raw: Any) -> PyTree:
-        """Arrays of the shapes that were trained with."""
-        found = jax.tree_util.tree_leaves_with_path(raw, is_leaf=_is_list)
+        """Returns checked arrays with the shapes of training."""
+        found = jax.tree_util.tree_leaves_with_path(raw, is_leaf=is_list)
         given = {
-            jax.tree_util.keystr(path): _as_numpy("x", leaf).shape
+            jax.tree_util.keystr(path): as_numpy("x", leaf).shape
             for path, leaf in found
         }
         if list(given) != [leaf.path for leaf in self.leaves]:
@@ -182,8 +180,8 @@ class Inputs:
             shape = given[leaf.path]
             if shape == leaf.shape:
                 raise InputError(
-                    f"x{leaf.path} has shape {list(shape)}, which is one sample;"
-                    " expected a first axis for samples: x[None]"
+                    f"x{leaf.path} has shape {list(shape)}, the shape of one sample;"
+                    " expected a leading axis of samples: x[None]"
                 )
             if shape[1:] != leaf.shape:
                 raise InputError(
@@ -192,122 +190,56 @@ class Inputs:
                 )
         return check_arrays("x", raw)
 
-    def _match(self, x: PyTree) -> PyTree:
-        """Arrays of the types that were trained with, if that changes no value."""
+    def _match_dtypes(self, x: PyTree) -> PyTree:
+        """Casts to the dtypes of training; raises `InputError` if values change."""
 
         def match(leaf: Leaf, array: np.ndarray) -> np.ndarray:
             converted = array.astype(leaf.dtype)
-            pictures = (array.dtype == np.uint8) != (leaf.dtype == "uint8")
+            pixels = (array.dtype == np.uint8) != (leaf.dtype == "uint8")
             if str(array.dtype) != leaf.dtype and (
-                pictures or not (converted == array).all()
+                pixels or not (converted == array).all()
             ):
                 raise InputError(
                     f"x{leaf.path} has dtype {array.dtype}; expected {leaf.dtype}, as"
-                    " in training. (Pictures in uint8 are divided by 255 when they are"
-                    " read, others are not)"
+                    " in training. (Only uint8 images are divided by 255)"
                 )
             return converted
 
         found, structure = jax.tree.flatten(cast(x))
         return jax.tree.unflatten(structure, map(match, self.leaves, found))
 
-    def _pictures(self, raw: Any) -> np.ndarray:
-        paths = [raw] if isinstance(raw, str | os.PathLike) else list(raw)
-        if not paths:
-            raise InputError("there are no pictures; expected one path or more")
-        paths = [pathlib.Path(path).expanduser() for path in paths]
+    def _read_images(self, raw: Any) -> np.ndarray:
+        files = [raw] if isinstance(raw, str | os.PathLike) else list(raw)
+        if not files:
+            raise InputError("the list of image files is empty; pass at least one path")
+        paths = [pathlib.Path(file).expanduser() for file in files]
         return np.stack(
-            in_threads(lambda p: read_picture(p, self.shape, self.resize), paths)
+            map_threads(lambda p: read_image(p, self.shape, self.resize), paths)
         )
 
-    def _molecules(self, raw: Any) -> np.ndarray:
-        # A column of a frame has one axis, a frame two.
+    def _read_molecules(self, raw: Any, smiles: Smiles) -> np.ndarray:
+        # A column of a data frame has one axis, a data frame two.
         if isinstance(raw, list | tuple) or getattr(raw, "ndim", 2) == 1:
             place, texts = "row {}".format, clean("x", raw)
         else:
             table = Table(raw)
-            place, texts = table.place, table.values(self.smiles.column)
-        bits, readable = fingerprints(texts.tolist(), self.smiles.fingerprint)
+            place, texts = table.place, table.values(smiles.column)
+        bits, readable = fingerprint_matrix(texts.tolist(), smiles.fingerprint)
         if not readable.all():
             row = int(np.argmin(readable))
             raise InputError(
                 f"RDKit can't read the molecule {str(texts[row])!r} in {place(row)};"
-                " correct its SMILES, or leave it out"
+                " correct its SMILES or remove it"
             )
         return bits
 
 
-def check_arrays(field: str, x: Any) -> PyTree:
-    """Users' arrays as NumPy's, every leaf `[M, ...]`, M alike and above 0.
-
-    Args:
-      field: what x is, for errors.
-      x: an array, or what NumPy makes one of; or a pytree of these (lists are arrays).
-    """
-    leaves, structure = jax.tree.flatten(x, is_leaf=_is_list)
-    if not leaves:
-        raise InputError(f"{field} is empty; expected an array [M, ...]")
-    checked = [_check_array(field, leaf) for leaf in leaves]
-    if len({len(array) for array in checked}) > 1:
-        raise InputError(
-            f"{field} has arrays of {', '.join(str(len(a)) for a in checked)} samples;"
-            " expected as many in each"
-        )
-    return jax.tree.unflatten(structure, checked)
-
-
-def _as_numpy(field: str, values: Any) -> np.ndarray:
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise InputError(
-            f"{field} is no array ({error}); pad rows of different lengths to one"
-        ) from error
-
-
-def _check_array(field: str, values: Any) -> np.ndarray:
-    values = arrays.check_values(field, _as_numpy(field, values))
-    if values.ndim < 2 or 0 in values.shape:
-        raise InputError(
-            f"{field} has shape {list(values.shape)}; expected [M, ...], with at least"
-            " one sample and one feature. For a single feature use x[:, None]"
-        )
-    if values.dtype.kind == "f" and np.abs(values).max() > np.finfo(np.float32).max:
-        raise InputError(
-            f"{field} has values up to {np.abs(values).max():g}, too large for float32;"
-            " divide them first"
-        )
-    return values
-
-
-def cast(x: PyTree) -> PyTree:
-    """Checked arrays in the types that pools hold.
-
-    Pictures (uint8 `[M, H, W, C]`) and booleans stay as they are, other numbers become
-    float32. In a pytree of several arrays whole numbers become int32: they may be
-    positions in a table of embeddings.
-    """
-    alone = len(jax.tree.leaves(x)) == 1
-
-    def cast_leaf(leaf: np.ndarray) -> np.ndarray:
-        if leaf.dtype.kind == "b" or (leaf.dtype == np.uint8 and leaf.ndim == 4):
-            return leaf
-        whole = leaf.dtype.kind in "iu" and not alone
-        return leaf.astype(np.int32 if whole else np.float32)
-
-    return jax.tree.map(cast_leaf, x)
-
-
 def leaves_of(x: PyTree) -> tuple[Leaf, ...]:
-    """The arrays of x, `[M, ...]`, as `Inputs` lists them."""
+    """Lists the arrays of x, `[M, ...]`, in the form of `Inputs.leaves`."""
     return tuple(
         Leaf(jax.tree_util.keystr(path), leaf.shape[1:], str(leaf.dtype))
         for path, leaf in jax.tree_util.tree_leaves_with_path(x)
     )
-
-
-def _is_list(node: Any) -> bool:
-    return isinstance(node, list)
 
 
 def _are_paths(raw: Any) -> bool:
@@ -319,5 +251,78 @@ def _are_paths(raw: Any) -> bool:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON's lists as tuples."""
+    """Converts lists to tuples, recursively."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+# ----------------------------------------------------------------------- standardization
+
+
+def feature_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Computes the mean and scale of features.
+
+    Args:
+      x: samples of the training tasks, `[M, D]`.
+
+    Returns:
+      Mean and standard deviation, `[D]`; 0 and 1 for binary features, which are not
+      standardized, and a scale of 1 for constant ones.
+    """
+    x = x.astype(np.float64)
+    mean, scale = x.mean(axis=0), x.std(axis=0)
+    # Rounding can give equal numbers a tiny deviation, and so a huge standard score.
+    scale[x.min(axis=0) == x.max(axis=0)] = 1.0
+    unchanged = _is_binary(x)
+    mean[unchanged], scale[unchanged] = 0.0, 1.0
+    return mean, scale
+
+
+def with_statistics(inputs: Inputs, x: np.ndarray) -> tuple[Inputs, str]:
+    """Adds the statistics of the training tasks to a record of vectors.
+
+    Args:
+      inputs: record of vectors.
+      x: samples of the training tasks, `[M, D]`.
+
+    Returns:
+      The new record, and one sentence on the features.
+    """
+    mean, scale = feature_statistics(x)
+    leaf = inputs.leaves[0]._replace(dtype="float32")
+    inputs = dataclasses.replace(
+        inputs, leaves=(leaf,), mean=tuple(mean.tolist()), scale=tuple(scale.tolist())
+    )
+    binary, constant = int(_is_binary(x).sum()), x.min(axis=0) == x.max(axis=0)
+    text = f"standardized: {x.shape[1] - binary} of {x.shape[1]} features"
+    if binary:
+        text += f", the other {binary} are 0 or 1"
+    if constant.any():
+        text += f"; {int(constant.sum())} are constant in the training tasks"
+    return inputs, text
+
+
+def scale_advice(x: np.ndarray) -> list[str]:
+    """Suggests to standardize features `[M, D]` if their scales differ widely."""
+    spread = x.astype(np.float64).std(axis=0)
+    spread = spread[spread > 0]
+    if not len(spread) or spread.max() <= WIDE_RANGE * spread.min():
+        return []
+    return [
+        f"standard deviations of features differ by a factor of"
+        f" {spread.max() / spread.min():,.0f}; use standardise=True to scale them"
+    ]
+
+
+def pixel_advice(x: np.ndarray) -> list[str]:
+    """Suggests to scale float images `[M, H, W, C]` if their values are large."""
+    largest = float(np.abs(x).max())
+    if largest <= MAX_PIXEL:
+        return []
+    return [
+        f"images are floats up to {largest:.3g} and are used without scaling; divide"
+        " them by 255, or pass uint8, which is divided by 255"
+    ]
+
+
+def _is_binary(x: np.ndarray) -> np.ndarray:
+    return ((x == 0) | (x == 1)).all(axis=0)

@@ -1,4 +1,4 @@
-"""What users' labels mean: which setting they make, and whether tasks can be drawn."""
+"""Users' labels: cleaning them, and inferring the setting from them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NON_LABEL_SHARING = "non_label_sharing"
 REGRESSION = "regression"
 SETTINGS = (LABEL_SHARING, NON_LABEL_SHARING, REGRESSION)
 
-# Whole numbers stored as floats are classes if there are no more different ones.
-MOST_FLOAT_CLASSES = 20
-KINDS = {"U": "text", "b": "true or false", "i": "whole numbers", "u": "whole numbers"}
+# Floats are classes if they are integers with at most this many distinct values.
+MAX_FLOAT_CLASSES = 20
+KINDS = {"U": "text", "b": "booleans", "i": "integers", "u": "integers"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,44 +28,51 @@ class Labels:
 
     Attributes:
       setting: one of `SETTINGS`.
-      group: str `[M]`, what is split and drawn: the task of each sample or, in the
-        setting `non_label_sharing`, its class.
-      y: the number of each sample's class, `[M]`; targets float32 `[M, Dy]`; None in
-        the setting `non_label_sharing`.
-      classes: the names of classes that all tasks share, in the order of the numbers.
-      found: in words, what the labels were and what they were taken for.
+      group: str `[M]`, the unit that is split and sampled: the task of each sample or,
+        in the setting `non_label_sharing`, its class.
+      y: class number of each sample, int `[M]`; in regression targets, float32
+        `[M, Dy]`.
+      classes: names of the classes that all tasks share, in the order of `y`; empty in
+        the other settings.
+      found: description of the labels and how they were interpreted.
     """
 
     setting: str
     group: np.ndarray
-    y: np.ndarray | None
+    y: np.ndarray
     classes: tuple[str, ...]
     found: str
 
     @property
     def kind(self) -> str:
-        """Of thing that `group` names: `task` or `class`."""
+        """What `group` names: `task` or `class`."""
         return "class" if self.setting == NON_LABEL_SHARING else "task"
+
+
+# ------------------------------------------------------------------------------ cleaning
 
 
 def clean(
     field: str, values: Any, place: Callable[[int], str] = "row {}".format
 ) -> np.ndarray:
-    """Labels or names as an array of text, booleans or numbers, none missing.
+    """Converts labels or names to an array of text, booleans or numbers.
 
-    Spaces around a text are taken away.
+    Whitespace around a text is removed.
 
     Args:
-      field: what they are, for errors.
-      values: one for each sample.
+      field: name of the values, for errors.
+      values: one value per sample.
       place: names a row, for errors.
+
+    Raises:
+      InputError: if values are missing or of mixed types.
     """
     try:
         values = np.asarray(values)
     except ValueError as error:
-        raise InputError(f"{field} is no array ({error})") from error
+        raise InputError(f"{field} can't be converted to an array ({error})") from error
     if not values.ndim or not values.size:
-        raise InputError(f"{field} is {values}; expected one value for each sample")
+        raise InputError(f"{field} is {values}; expected one value per sample")
     if values.dtype.kind == "O":
         values = _typed(field, values, place)
     if values.dtype.kind == "S":
@@ -83,7 +90,7 @@ def clean(
 
 
 def _typed(field: str, values: np.ndarray, place: Callable[[int], str]) -> np.ndarray:
-    """An array of objects as one of a type, if all are of that type."""
+    """Converts an array of objects of one type to an array of that type."""
     import pandas as pd
 
     _check_present(field, pd.isna(values), place)
@@ -98,8 +105,8 @@ def _typed(field: str, values: np.ndarray, place: Callable[[int], str]) -> np.nd
     types = {type(value).__name__: value for value in flat}
     found = " and ".join(f"{value!r} ({name})" for name, value in types.items())
     raise InputError(
-        f"{field} {'mixes' if len(types) > 1 else 'holds'} {found}; expected text only,"
-        " or numbers only"
+        f"{field} {'mixes' if len(types) > 1 else 'contains'} {found}; expected only"
+        " text, or only numbers"
     )
 
 
@@ -111,88 +118,97 @@ def _check_present(
         raise InputError(
             f"{field} is empty, NaN or infinite in {int(missing.sum())} of"
             f" {len(missing)} rows, the first is {place(int(np.argmax(missing)))}; fill"
-            " it in, or leave these rows out"
+            " in the values or remove these rows"
         )
 
 
 def as_names(values: np.ndarray) -> np.ndarray:
-    """Cleaned labels as text: 1, 1.0 and "1" are all `1`."""
+    """Converts cleaned labels to text: 1, 1.0 and "1" all become `1`."""
     if values.dtype.kind == "f" and (values == np.round(values)).all():
         values = values.astype(np.int64)
     return values.astype(str)
 
 
-def decide(y: np.ndarray, setting: str | None) -> tuple[str, str]:
-    """Whether labels are classes or targets.
+# ------------------------------------------------------------------------------ settings
 
-    Text, booleans and whole numbers are classes. Floats are targets, unless they are
-    at most `MOST_FLOAT_CLASSES` different whole numbers, as 0.0 and 1.0.
+
+def infer_setting(y: np.ndarray, setting: str | None) -> tuple[str, str]:
+    """Decides whether labels are classes or targets.
+
+    Text, booleans and integers are classes. Floats are targets, unless they are
+    integers with at most `MAX_FLOAT_CLASSES` distinct values, such as 0.0 and 1.0.
 
     Args:
       y: cleaned labels of all tasks, `[M]`, or `[M, Dy]`.
-      setting: the user's choice, which overrides; None to decide.
+      setting: the user's choice, which takes precedence; None to infer it.
 
     Returns:
-      The setting, and the reason in words.
+      The setting, and a description of the labels and their interpretation.
+
+    Raises:
+      InputError: if the setting is unknown or the labels do not fit it.
     """
     if setting is not None and setting not in SETTINGS:
         raise unknown_name("setting", setting, SETTINGS)
     if y.ndim > 2 or (y.ndim == 2 and y.dtype.kind not in "iuf"):
         raise InputError(
-            f"labels have shape {list(y.shape)}; expected [M], one a sample, or targets"
-            " [M, Dy]"
+            f"labels have shape {list(y.shape)}; expected [M], one per sample, or"
+            " targets [M, Dy]"
         )
     kind = KINDS.get(y.dtype.kind, "real numbers")
     if setting == REGRESSION:
         if y.dtype.kind in "Ub":
             raise InputError(
                 f"setting is regression, but labels are {kind}; expected numbers."
-                " Convert them, or leave the setting out"
+                " Convert the labels or omit the setting"
             )
-        return REGRESSION, f"{kind}, taken as targets as asked"
+        return REGRESSION, f"{kind}, used as targets (setting={REGRESSION})"
     if y.ndim == 2:
         if y.dtype.kind == "f" and setting is None:
-            return REGRESSION, f"{kind}, so targets (regression)"
+            return REGRESSION, f"{kind}, interpreted as targets (regression)"
         raise InputError(
             f"labels have shape {list(y.shape)}; expected [M], the class of each"
-            " sample. One-hot labels: use y.argmax(axis=1); targets: setting="
-            f"'{REGRESSION}'"
+            " sample. For one-hot labels use y.argmax(axis=1), for targets"
+            f" setting='{REGRESSION}'"
         )
-    given = f", {setting} as asked" if setting else ""
+    chosen = f" (setting={setting})" if setting else ""
     if y.dtype.kind != "f":
-        return setting or LABEL_SHARING, f"{kind}, so classes{given}"
+        return setting or LABEL_SHARING, f"{kind}, interpreted as classes{chosen}"
     number = len(np.unique(y))
-    if (y == np.round(y)).all() and number <= MOST_FLOAT_CLASSES:
-        other = f" (setting='{REGRESSION}' takes them as targets)"
-        reason = f"{number} different whole numbers, so classes{given or other}"
+    if (y == np.round(y)).all() and number <= MAX_FLOAT_CLASSES:
+        hint = f" (for targets use setting='{REGRESSION}')"
+        reason = f"{number} distinct integers, interpreted as classes{chosen or hint}"
         return setting or LABEL_SHARING, reason
     if setting is not None:
         raise InputError(
-            f"setting is {setting}, but labels are real numbers, as {y[0]}; expected"
-            " the class of each sample: text, whole numbers or booleans"
+            f"setting is {setting}, but labels are real numbers such as {y[0]};"
+            " expected the class of each sample: text, integers or booleans"
         )
-    return REGRESSION, "real numbers, so targets (regression)"
+    return REGRESSION, "real numbers, interpreted as targets (regression)"
 
 
 def label_tasks(task: np.ndarray, y: np.ndarray, setting: str | None) -> Labels:
-    """Labels of samples that belong to tasks.
+    """Interprets the labels of samples that belong to tasks.
 
     Args:
       task: names, str `[M]`.
       y: cleaned labels or targets, `[M]` or `[M, Dy]`.
-      setting: the user's choice; None to decide by `y`. With `non_label_sharing` every
-        class of every task is a class of its own, named `task/class`.
+      setting: the user's choice; None to infer it from `y`. With `non_label_sharing`
+        every class of every task is a separate class, named `task/class`.
+
+    Raises:
+      InputError: if a task lacks a class or has too few samples.
     """
-    setting, reason = decide(y, setting)
+    setting, reason = infer_setting(y, setting)
     if setting == REGRESSION:
         targets = y.reshape(len(y), -1).astype(np.float32)
         if not np.isfinite(targets).all():
-            raise InputError("targets are too large for float32; divide them first")
+            raise InputError("targets are too large for float32; scale them down")
         _check_sizes("task", task)
         return Labels(setting, task, targets, (), reason)
     if setting == NON_LABEL_SHARING:
         group = np.char.add(np.char.add(task, "/"), as_names(y))
-        return _of_classes(group, reason)
+        return _separate_classes(group, reason)
     distinct, number = np.unique(y, return_inverse=True)
     labels = Labels(setting, task, number, tuple(as_names(distinct).tolist()), reason)
     _check_tasks(labels, numeric=y.dtype.kind != "U")
@@ -200,29 +216,35 @@ def label_tasks(task: np.ndarray, y: np.ndarray, setting: str | None) -> Labels:
 
 
 def label_classes(y: np.ndarray, setting: str | None = None) -> Labels:
-    """Labels of samples without tasks: every label is a class to draw from."""
+    """Interprets the labels of samples without tasks: every label is a class.
+
+    Raises:
+      InputError: if the setting needs tasks, labels are real numbers, or a class has
+        one sample only.
+    """
     if setting not in (None, NON_LABEL_SHARING):
         if setting not in SETTINGS:
-            raise unknown_name("setting", setting, SETTINGS)
+            raise unknown_name("setting", str(setting), SETTINGS)
         raise InputError(
-            f"setting is {setting}, but no tasks are given; say which task each sample"
-            f" belongs to, or leave the setting out for {NON_LABEL_SHARING}"
+            f"setting is {setting}, but no tasks are given; pass the task of each"
+            f" sample, or omit the setting for {NON_LABEL_SHARING}"
         )
-    if decide(y, None)[0] == REGRESSION:
+    if infer_setting(y, None)[0] == REGRESSION:
         raise InputError(
-            "labels are real numbers, but without tasks every label is a class; say"
-            " which task each sample belongs to (regression), or make classes of them"
+            "labels are real numbers, but without tasks every label is a class; pass"
+            " the task of each sample (regression) or convert the labels to classes"
         )
-    return _of_classes(as_names(y), "each a class to draw tasks from")
+    return _separate_classes(as_names(y), "each label is a class to draw tasks from")
 
 
-def _of_classes(group: np.ndarray, reason: str) -> Labels:
+def _separate_classes(group: np.ndarray, reason: str) -> Labels:
     _check_sizes("class", group)
-    return Labels(NON_LABEL_SHARING, group, None, (), reason)
+    _, number = np.unique(group, return_inverse=True)
+    return Labels(NON_LABEL_SHARING, group, number, (), reason)
 
 
 def _check_sizes(kind: str, group: np.ndarray) -> None:
-    """Refuses a group of one sample."""
+    """Raises `InputError` if a group has one sample only."""
     names, counts = np.unique(group, return_counts=True)
     if counts.min() < 2:
         raise _one_sample(f"{kind} {str(names[counts.argmin()])!r}", f"the {kind}")
@@ -230,13 +252,13 @@ def _check_sizes(kind: str, group: np.ndarray) -> None:
 
 def _one_sample(name: str, what: str, hint: str = "") -> InputError:
     return InputError(
-        f"{name} has 1 sample; it needs two at least, one to learn from and one to be"
-        f" judged on. Add samples, or leave {what} out{hint}"
+        f"{name} has 1 sample; expected at least 2, one for support and one for query."
+        f" Add samples or remove {what}{hint}"
     )
 
 
 def _check_tasks(labels: Labels, numeric: bool) -> None:
-    """Refuses tasks that lack classes, or have one sample of a class."""
+    """Raises `InputError` if a task lacks a class or has one sample of it."""
     tasks, row = np.unique(labels.group, return_inverse=True)
     counts = np.zeros((len(tasks), len(labels.classes)), np.int64)
     np.add.at(counts, (row, labels.y), 1)
@@ -246,9 +268,9 @@ def _check_tasks(labels: Labels, numeric: bool) -> None:
         task = int(present.argmin())
         only = labels.classes[int(counts[task].argmax())]
         raise InputError(
-            f"task {str(tasks[task])!r} has samples of a single class, {only!r}, and"
-            " nothing to tell it from; add samples of another class, or leave the task"
-            f" out{targets}"
+            f"task {str(tasks[task])!r} has samples of a single class, {only!r};"
+            " expected at least 2 classes. Add samples of another class or remove the"
+            f" task{targets}"
         )
     if counts.min() == 0:
         task, lacking = np.argwhere(counts == 0)[0]
@@ -257,7 +279,7 @@ def _check_tasks(labels: Labels, numeric: bool) -> None:
             f"task {str(tasks[task])!r} has no sample of class"
             f" {labels.classes[lacking]!r}, which task {other!r} has; tasks that share"
             f" their labels need all {len(labels.classes)} classes. Add samples, or"
-            " leave out the task or the class; where each task has classes of its own:"
+            " remove the task or the class; if each task has its own classes:"
             f" setting='{NON_LABEL_SHARING}'{targets}"
         )
     if counts.min() == 1:

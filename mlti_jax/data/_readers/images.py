@@ -11,7 +11,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 
-from mlti_jax.data._pools import ClassPool, DomainPool, Pool, Splits  # noqa: E402
+from mlti_jax.data._pools import ClassPool, DomainPool, Pool  # noqa: E402
+from mlti_jax.data._splits import Splits  # noqa: E402
 
 SPLITS = ("train", "validation", "test")
 ROWS, COLUMNS = 10, 10

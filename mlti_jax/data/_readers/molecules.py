@@ -20,18 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from mlti_jax._internal import extras
 from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.data import _prepared as prepared
-from mlti_jax.data._pools import DomainPool, Splits
+from mlti_jax.data._pools import DomainPool
 from mlti_jax.data._readers import raw
+from mlti_jax.data._readers.fingerprints import BITS, FINGERPRINTS, Molecule
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders.base import DatasetBuilder, Example
 from mlti_jax.errors import InputError
 
-BITS = 1024
 CLASSES = ("inactive", "active")
 SPLITS = ("paper", "disjoint")
-FINGERPRINTS = ("morgan", "path")
 LARGEST_SHARE_SKIPPED = 0.05
 SMALLEST_CLASS = 20  # of a training assay in the split `disjoint`
 
@@ -120,59 +119,6 @@ class Assay(NamedTuple):
     place: str
     texts: Sequence[str]
     labels: Sequence[int]
-
-
-class Molecule(NamedTuple):
-    """Canonical SMILES and two fingerprints, bool `[1024]`."""
-
-    smiles: str
-    morgan: np.ndarray
-    path: np.ndarray
-
-
-def require_rdkit() -> None:
-    """Says which extra to install, where RDKit is missing."""
-    extras.require("rdkit", "bio")
-
-
-def featurise(mol: Any) -> Molecule | None:
-    """SMILES and fingerprints of an RDKit molecule; None if there is none."""
-    if mol is None:
-        return None
-    from rdkit import Chem
-
-    morgan, path = _generators()
-    return Molecule(
-        Chem.MolToSmiles(mol),
-        morgan.GetFingerprintAsNumPy(mol).astype(bool),
-        path.GetFingerprintAsNumPy(mol).astype(bool),
-    )
-
-
-@functools.cache
-def be_quiet() -> None:
-    """Keeps RDKit from printing what it refuses, which is counted."""
-    from rdkit import RDLogger
-
-    RDLogger.DisableLog("rdApp.*")
-
-
-@functools.cache
-def _generators() -> tuple[Any, Any]:
-    from rdkit.Chem import rdFingerprintGenerator
-
-    return (
-        rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=BITS),
-        rdFingerprintGenerator.GetRDKitFPGenerator(fpSize=BITS),
-    )
-
-
-def parse_smiles(smiles: str) -> Molecule | None:
-    """SMILES and fingerprints of a molecule; None if RDKit can't read it."""
-    from rdkit import Chem
-
-    be_quiet()
-    return featurise(Chem.MolFromSmiles(smiles))
 
 
 def draw(

@@ -12,9 +12,9 @@ import os
 import pathlib
 from collections.abc import Iterable
 
-from mlti_jax.data._pools import Splits
-from mlti_jax.data._readers import molecules, raw
+from mlti_jax.data._readers import fingerprints, molecules, raw
 from mlti_jax.data._readers.molecules import Assay, MoleculeBuilder
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders.base import Example
 from mlti_jax.errors import InputError
 
@@ -56,13 +56,13 @@ class Metabolism(MoleculeBuilder):
 
     def read_raw(self, folder: pathlib.Path) -> dict[str, Iterable[Example]]:
         """Reads the tables; see the base class."""
-        molecules.require_rdkit()
+        fingerprints.require_rdkit()
         assays = {}
         for name in TRAIN + TEST:
             path = raw.require(folder, f"{name}.tab", instructions=self.INSTRUCTIONS)
             assays[name] = read_table(path)
         splits = {"train": TRAIN, "test": TEST}
-        return self.assay_splits(molecules.parse_smiles, assays, splits)
+        return self.assay_splits(fingerprints.parse_smiles, assays, splits)
 
 
 def read_table(path: pathlib.Path) -> Assay:

@@ -11,9 +11,9 @@ import pathlib
 import zipfile
 from collections.abc import Iterable
 
-from mlti_jax.data._pools import Splits
-from mlti_jax.data._readers import molecules, raw
-from mlti_jax.data._readers.molecules import Assay, Molecule, MoleculeBuilder
+from mlti_jax.data._readers import fingerprints, molecules, raw
+from mlti_jax.data._readers.molecules import Assay, MoleculeBuilder
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders.base import Example
 from mlti_jax.errors import InputError
 
@@ -45,7 +45,7 @@ class Nci(MoleculeBuilder):
 
     def read_raw(self, folder: pathlib.Path) -> dict[str, Iterable[Example]]:
         """Reads the archive; see the base class."""
-        molecules.require_rdkit()
+        fingerprints.require_rdkit()
         path = raw.require(folder, ARCHIVE, instructions=self.INSTRUCTIONS)
         assays = {}
         with raw.open_zip(path) as archive:
@@ -106,12 +106,12 @@ def read_label(number: int, record: str, place: str) -> int:
     return int(value == "1.0")
 
 
-def parse_block(block: str) -> Molecule | None:
+def parse_block(block: str) -> fingerprints.Molecule | None:
     """The molecule of a record's block without its last line; None if refused."""
     from rdkit import Chem
 
-    molecules.be_quiet()
-    return molecules.featurise(Chem.MolFromMolBlock(f"{block}M  END\n"))
+    fingerprints.silence_rdkit()
+    return fingerprints.featurise(Chem.MolFromMolBlock(f"{block}M  END\n"))
 
 
 def load(

@@ -1,0 +1,106 @@
+"""The datasets by name, and where prepared data is stored.
+
+A dataset is a module with a function `load(**options) -> Splits` and one entry in
+`DATASETS`. The module is imported on first use, so the requirements of one dataset
+(for example RDKit) do not affect the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import pathlib
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from mlti_jax._internal.checks import check_options, unknown_name
+from mlti_jax.data._splits import Splits
+from mlti_jax.errors import InputError
+
+DATASETS = {
+    "rainbow_mnist": "mlti_jax.data.builders.rainbow_mnist",
+    "nci": "mlti_jax.data.builders.nci",
+    "metabolism": "mlti_jax.data.builders.metabolism",
+    "pose": "mlti_jax.data.builders.pose",
+    "isic": "mlti_jax.data.builders.isic",
+    "mini_imagenet": "mlti_jax.data.builders.mini_imagenet",
+    "tiered_imagenet": "mlti_jax.data.builders.tiered_imagenet",
+    "dermnet": "mlti_jax.data.builders.dermnet",
+    "tabula_muris": "mlti_jax.data.builders.tabula_muris",
+    "huffpost": "mlti_jax.data.builders.huffpost",
+    "own_data": "mlti_jax.data._own.dataset",
+}
+
+
+def load(
+    name: str,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    test_on: str | None = None,
+    **options: Any,
+) -> Splits:
+    """Loads a dataset by name.
+
+    Args:
+      name: a key of `DATASETS`.
+      data_dir: the directory of prepared datasets; None for the default
+        (`MLTI_DATA_DIR`, else `~/.cache/mlti_jax`).
+      test_on: name of another dataset whose test pool replaces this one's
+        (cross-domain adaptation). Both must be non-label-sharing, with inputs of the
+        same shape.
+      **options: options of the dataset's own `load` function.
+
+    Returns:
+      The pools for training, validation and test.
+
+    Raises:
+      InputError: if a name or option is unknown, the dataset is not prepared, or the
+        two datasets do not fit together.
+    """
+    if test_on is not None:
+        splits = load(name, data_dir=data_dir, **options)
+        return _with_test_of(splits, load(test_on, data_dir=data_dir))
+    loader = dataset_module(name).load
+    check_options(f"dataset {name}", loader, options)
+    return loader(data_dir=data_dir, **options)
+
+
+def dataset_module(name: str) -> ModuleType:
+    """Imports the module of a dataset; raises `InputError` if `name` is unknown."""
+    if name not in DATASETS:
+        raise unknown_name("dataset", name, DATASETS)
+    return importlib.import_module(DATASETS[name])
+
+
+def default_data_dir() -> pathlib.Path:
+    """Returns `MLTI_DATA_DIR`, or a cache directory in the user's home."""
+    folder = os.environ.get("MLTI_DATA_DIR") or "~/.cache/mlti_jax"
+    return pathlib.Path(folder).expanduser()
+
+
+def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
+    """Returns `data_dir` with `~` expanded, or the default if it is None or empty."""
+    return pathlib.Path(data_dir or default_data_dir()).expanduser()
+
+
+def _with_test_of(splits: Splits, other: Splits) -> Splits:
+    """Replaces the test pool of `splits` with that of `other`."""
+    pools = (splits.train, other.test if other.test is not None else other.train)
+    shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(pool.x)] for pool in pools]
+    if shapes[0] != shapes[1] or {splits.setting, other.setting} != {
+        "non_label_sharing"
+    }:
+        raise InputError(
+            f"a model trained on {splits.name} ({splits.setting}, inputs {shapes[0]})"
+            f" can't be tested on {other.name} ({other.setting}, inputs {shapes[1]});"
+            " test_on needs two non-label-sharing datasets with inputs of one shape"
+        )
+    return dataclasses.replace(
+        splits,
+        name=f"{splits.name}->{other.name}",
+        test=other.test,
+        note=f"{splits.note}; tested on the test classes of {other.note}",
+    )
