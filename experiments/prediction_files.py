@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mlti_jax.data import Inputs
-from mlti_jax.data._own.frames import Table
-from mlti_jax.data._own.inputs import ARRAYS, PICTURES
+from mlti_jax.data._own.files import Table
+from mlti_jax.data._own.inputs import ARRAYS, IMAGES
 from mlti_jax.errors import InputError
 
 # Known columns of the queries, by name: what tells the rows of the output apart.
@@ -26,7 +26,7 @@ def read_support(inputs: Inputs, path: str, label: str) -> tuple[Any, np.ndarray
       label: the column of labels of a table, or several of targets with commas.
     """
     place = _existing("support", path)
-    if inputs.kind == PICTURES:
+    if inputs.kind == IMAGES:
         files, labels = [], []
         for folder in _entries("support", place):
             if not folder.is_dir():
@@ -50,7 +50,7 @@ def read_support(inputs: Inputs, path: str, label: str) -> tuple[Any, np.ndarray
 def read_query(inputs: Inputs, path: str, label: str) -> tuple[Any, Columns]:
     """The queries as `inputs` takes them, and columns to know them by."""
     place = _existing("query", path)
-    if inputs.kind == PICTURES:
+    if inputs.kind == IMAGES:
         files = _entries("query", place)
         for file in files:
             if file.is_dir():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import jax
 import numpy as np
 
@@ -11,6 +9,7 @@ from mlti_jax import data, theory
 from mlti_jax.data import DomainPool
 from mlti_jax.data._pools import take_inputs
 from mlti_jax.data._prepared import builder
+from mlti_jax.data._registry import resolve_data_dir
 
 NUM_EIGENVALUES = 20
 MOLECULES = {"nci": "NCI", "metabolism": "Metabolism"}
@@ -24,7 +23,7 @@ def load_pools(data_dir: str | None) -> dict[str, DomainPool]:
     """
     splits = data.load("rainbow_mnist", source="builtin", images_per_class=8)
     pools = {"RainbowMNIST, pixels": splits.train}
-    folder = pathlib.Path(data_dir or data.default_data_dir()).expanduser()
+    folder = resolve_data_dir(data_dir)
     for name, title in MOLECULES.items():
         if builder(name, folder).is_prepared():
             splits = data.load(name, data_dir=data_dir)

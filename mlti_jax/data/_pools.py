@@ -140,8 +140,8 @@ class ClassPool:
     def _check_ways(self, ways: int) -> None:
         if ways > len(self.classes):
             raise InputError(
-                f"ways is {ways}, but the pool has only {len(self.classes)} classes; set"
-                f" ways to at most {len(self.classes)}"
+                f"ways is {ways}, but the pool has only {len(self.classes)} classes;"
+                f" set ways to at most {len(self.classes)}"
             )
 
 

@@ -79,9 +79,7 @@ def prepare(
         return builder
     folder = pathlib.Path(folder).expanduser()
     if not folder.is_dir() or not any(folder.iterdir()):
-        raise InputError(
-            f"{folder} is not a folder with files. {builder.INSTRUCTIONS}"
-        )
+        raise InputError(f"{folder} is not a folder with files. {builder.INSTRUCTIONS}")
     place = data_dir / name
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Pools: what a task holds, and that every task is equally likely."""
+"""Pools: the contents of tasks, and their distribution."""
 
 import collections
 import functools
@@ -16,7 +16,7 @@ from mlti_jax.errors import InputError
 
 
 def numbered(size, shape=(2,)):
-    """Samples that carry their own row number, so that a task tells its rows."""
+    """Samples whose values are their row number, so a task reveals its rows."""
     return np.broadcast_to(
         np.arange(size).reshape(-1, *[1] * len(shape)), (size, *shape)
     )
@@ -81,7 +81,7 @@ def test_draw_is_a_fisher_yates_shuffle():
 
 
 def test_draw_is_uniform_over_ordered_selections():
-    counts = jnp.array([3, 5, 4])  # Groups of different sizes, drawn side by side.
+    counts = jnp.array([3, 5, 4])  # Groups of different sizes in one call.
     bits = jax.random.bits(jax.random.key(0), (40_000, 3, 3))
     drawn = np.asarray(
         jax.jit(pools._draw)(bits, jnp.broadcast_to(counts, (40_000, 3)))
@@ -91,7 +91,7 @@ def test_draw_is_uniform_over_ordered_selections():
         assert_equally_likely(outcomes, list(itertools.permutations(range(count), 3)))
 
 
-def test_complement_lists_what_was_not_drawn():
+def test_complement_lists_the_remaining_integers():
     drawn = np.array([[4, 0, 2], [7, 6, 5], [0, 1, 2]])
     left = pools._complement(jnp.asarray(drawn), 5)
     for row, used in zip(left.tolist(), drawn.tolist(), strict=True):
@@ -237,7 +237,7 @@ def test_input_types(dtype, expected):
     assert values.dtype == (np.int32 if dtype is np.int64 else np.float32)
 
 
-def test_inputs_may_be_a_tree():
+def test_inputs_may_be_a_pytree():
     x = {"tokens": numbered(8, (3,)), "mask": np.ones((8, 3), bool)}
     pool = data.ClassPool.from_arrays(x, np.repeat([0, 1], 4))
     task = sample_many(pool, 1, ways=2, shots=1, queries=2)
@@ -246,7 +246,7 @@ def test_inputs_may_be_a_tree():
 
 def test_batches_are_uniform_over_samples():
     key = jax.random.key(3)
-    sample = jax.jit(data.sample_batch, static_argnums=2)
+    sample = jax.jit(pools.sample_batch, static_argnums=2)
     pool, pairs = domain_pool()
     batch = sample(pool, key, 20_000)
     rows = rows_of(batch)
@@ -262,7 +262,7 @@ def test_batches_are_uniform_over_samples():
     assert (batch.y[:, 0] == 10 * batch.x[:, 0]).all()
 
 
-def test_names():
+def test_names_become_ids():
     label = np.array(["cat", "dog", "cat"])
     pool = data.ClassPool.from_arrays(numbered(3), label)
     assert pool.classes == ("cat", "dog")
@@ -288,7 +288,7 @@ def test_names():
         (class_pool, (0, 1, 1), "ways is 0; expected 1 or more"),
         (class_pool, (2, -1, 1), "shots is -1"),
         (class_pool, (2, 1, 0), "queries is 0"),
-        (class_pool, (2, 1.5, 1), "shots is 1.5; expected a whole number"),
+        (class_pool, (2, 1.5, 1), "shots is 1.5; expected an integer"),
         (regression_pool, (1, 4, 2), "domain '0' has 5 samples"),
         (regression_pool, (2, 1, 1), "regression has no classes; set ways=1"),
     ],
@@ -313,7 +313,7 @@ def test_possible_episodes(make_pool, sizes):
     data.check_episode(make_pool()[0], ways=ways, shots=shots, queries=queries)
 
 
-def test_sampling_refuses_impossible_ways():
+def test_sampling_raises_for_impossible_ways():
     for make_pool in (domain_pool, regression_pool, class_pool):
         with pytest.raises(InputError, match="ways is 7"):
             data.sample_task(

@@ -1,4 +1,4 @@
-"""Preparing and describing: whole or not at all, told in words and in a picture."""
+"""Commands `prepare` and `describe`: complete records or none, counts and plots."""
 
 import errno
 import os
@@ -17,14 +17,14 @@ from absl.testing import flagsaver
 
 from mlti_jax import data
 from mlti_jax._internal.locks import locked
-from mlti_jax.data import _description as description
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data import describe
-from mlti_jax.data import prepare as preparing
-from mlti_jax.data._pools import ClassPool, DomainPool, Splits
-from mlti_jax.data._preparation import prepare
-from mlti_jax.data._readers import images as pictures
+from mlti_jax.data import prepare as prepare_module
+from mlti_jax.data._pools import ClassPool, DomainPool
+from mlti_jax.data._readers import images
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import base, pose
+from mlti_jax.data.prepare import prepare
 from mlti_jax.errors import InputError
 from tests.support.raw_files import dump
 
@@ -32,7 +32,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def write_raw(folder, objects=2, seed=0):
-    """Files in the layout of Pose, the dataset that is quickest to prepare."""
+    """Writes files in the layout of Pose, the fastest dataset to prepare."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     for name in pose.FILES.values():
@@ -65,16 +65,16 @@ def test_command_line(tmp_path):
 
     again = command("prepare", *arguments, f"--raw={folder}")
     assert again.returncode == 0
-    assert "prepared already" in again.stderr
+    assert "already prepared" in again.stderr
     assert [path.stat().st_mtime_ns for path in records] == times
 
     shown = command("describe", *arguments)
     assert shown.returncode == 0, shown.stderr
-    picture = matplotlib.image.imread(out / "pose" / "pose.png")
-    assert picture[..., :3].std() > 0.05  # something is drawn
+    plot = matplotlib.image.imread(out / "pose" / "pose.png")
+    assert plot[..., :3].std() > 0.05  # not a blank plot
 
 
-def test_errors_are_told_in_one_line(tmp_path):
+def test_errors_are_one_line(tmp_path):
     done = command("prepare", "--dataset=pose", f"--data_dir={tmp_path}")
     assert done.returncode == 2
     assert done.stderr.startswith("error: --raw=DIR is missing. Get the pose data")
@@ -84,13 +84,29 @@ def test_errors_are_told_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("module", "values", "message"),
     [
-        (preparing, {}, "--dataset is missing; choose one of: dermnet"),
-        (preparing, {"dataset": "imagenet", "raw": "."}, "unknown dataset 'imagenet'"),
-        (preparing, {"dataset": "pose", "raw": "nowhere"}, "nowhere is no folder with"),
+        (prepare_module, {}, "--dataset is missing; choose one of: dermnet"),
+        (
+            prepare_module,
+            {"dataset": "imagenet", "raw": "."},
+            "unknown dataset 'imagenet'",
+        ),
+        (
+            prepare_module,
+            {"dataset": "pose", "raw": "nowhere"},
+            "nowhere is not a folder with",
+        ),
         (describe, {}, "--dataset is missing; choose one of: dermnet"),
         (describe, {"dataset": "pose"}, "pose is not prepared in"),
-        (describe, {"dataset": "own_data"}, "own_data is read from your own files"),
-        (preparing, {"dataset": "own_data"}, "own_data is read from your own files"),
+        (
+            describe,
+            {"dataset": "own_data"},
+            "own_data is read directly from your files",
+        ),
+        (
+            prepare_module,
+            {"dataset": "own_data"},
+            "own_data is read directly from your files",
+        ),
     ],
 )
 def test_bad_arguments(tmp_path, module, values, message):
@@ -102,7 +118,7 @@ def test_bad_arguments(tmp_path, module, values, message):
         module.main()
 
 
-def test_missing_data_says_what_to_download_and_what_to_run(tmp_path):
+def test_error_for_missing_data_has_instructions_and_command(tmp_path):
     for name in data.DATASETS:
         if name in ("rainbow_mnist", "own_data"):
             continue
@@ -114,7 +130,7 @@ def test_missing_data_says_what_to_download_and_what_to_run(tmp_path):
         assert f"python -m mlti_jax.data.prepare --dataset={name} --raw=DIR" in message
 
 
-def test_every_builder_tells_who_made_the_data():
+def test_every_builder_has_metadata():
     for name in data.DATASETS:
         if name == "own_data":
             continue
@@ -126,7 +142,7 @@ def test_every_builder_tells_who_made_the_data():
         assert prepared.builder(name).EXAMPLES > 0
 
 
-def test_an_error_leaves_nothing_behind(tmp_path):
+def test_failed_preparation_leaves_no_files(tmp_path):
     folder, out = write_raw(tmp_path / "raw"), tmp_path / "out"
     dump("nothing", folder / "val_data_ins.pkl")
     with pytest.raises(InputError, match="val_data_ins.pkl holds a str"):
@@ -136,7 +152,7 @@ def test_an_error_leaves_nothing_behind(tmp_path):
         data.load("pose", data_dir=out)
 
 
-def test_overwriting_replaces_all_or_nothing(tmp_path):
+def test_overwriting_is_atomic(tmp_path):
     out = tmp_path / "out"
     prepare("pose", write_raw(tmp_path / "old", objects=2), out)
     new = write_raw(tmp_path / "new", objects=3)
@@ -153,7 +169,7 @@ def test_overwriting_replaces_all_or_nothing(tmp_path):
     assert sorted(p.name for p in (out / "pose").iterdir()) == [".lock", "1.0.0"]
 
 
-def test_a_full_disk_keeps_what_was_prepared(tmp_path, monkeypatch):
+def test_full_disk_keeps_old_records(tmp_path, monkeypatch):
     out = tmp_path / "out"
     prepare("pose", write_raw(tmp_path / "old", objects=2), out)
 
@@ -167,7 +183,7 @@ def test_a_full_disk_keeps_what_was_prepared(tmp_path, monkeypatch):
     assert sorted(p.name for p in (out / "pose").iterdir()) == [".lock", "1.0.0"]
 
 
-def test_two_at_once_are_refused(tmp_path):
+def test_concurrent_preparation_raises(tmp_path):
     folder, out = write_raw(tmp_path / "raw"), tmp_path / "out"
     (out / "pose").mkdir(parents=True)
     with (
@@ -180,12 +196,12 @@ def test_two_at_once_are_refused(tmp_path):
 SLOWLY = """
 import os, sys, time
 from mlti_jax.data.builders import pose
-from mlti_jax.data.preparation import prepare
+from mlti_jax.data.prepare import prepare
 read = pose.Pose._objects
 def slowly(self, split, path):
     for number, example in enumerate(read(self, split, path)):
         if (split, number) == ("test", 3):
-            os.write(1, b"half-way\\n")  # not by print, which prepare keeps quiet
+            os.write(1, b"half-way\\n")  # prepare suppresses print
             time.sleep(600)
         yield example
 pose.Pose._objects = slowly
@@ -193,7 +209,7 @@ prepare("pose", sys.argv[1], sys.argv[2])
 """
 
 
-def test_killed_half_way(tmp_path):
+def test_killed_preparation_can_be_repeated(tmp_path):
     folder, out = write_raw(tmp_path / "raw"), tmp_path / "out"
     process = subprocess.Popen(
         [sys.executable, "-c", SLOWLY, str(folder), str(out)],
@@ -214,7 +230,7 @@ def test_killed_half_way(tmp_path):
     assert sorted(p.name for p in (out / "pose").iterdir()) == [".lock", "1.0.0"]
 
 
-def test_damaged_records_are_told(tmp_path):
+def test_damaged_records_raise(tmp_path):
     out = tmp_path / "out"
     prepare("pose", write_raw(tmp_path / "raw"), out)
     path = next((out / "pose" / "1.0.0").glob("*train*"))
@@ -223,18 +239,18 @@ def test_damaged_records_are_told(tmp_path):
         data.load("pose", data_dir=out)
 
 
-def test_only_a_few_examples_are_in_memory(tmp_path, monkeypatch):
+def test_few_examples_are_in_memory_at_once(tmp_path, monkeypatch):
     alive, most = weakref.WeakSet(), 0
     read = pose.Pose._objects
 
-    class Picture(np.ndarray):
-        """An array that can be counted."""
+    class Image(np.ndarray):
+        """An array with attributes."""
 
     def watched(self, split, path):
         nonlocal most
         for example in read(self, split, path):
-            # A set of arrays would compare them: so their holders are counted.
-            holder = example["image"].copy().view(Picture)
+            # A set would compare arrays by value, so an attribute of each is counted.
+            holder = example["image"].copy().view(Image)
             alive.add(Watch.of(holder))
             most = max(most, len(alive))
             yield {**example, "image": holder}
@@ -245,7 +261,7 @@ def test_only_a_few_examples_are_in_memory(tmp_path, monkeypatch):
 
 
 class Watch:
-    """Lives as long as the array that it is attached to."""
+    """An object with the lifetime of the array it is attached to."""
 
     @staticmethod
     def of(array):
@@ -253,10 +269,10 @@ class Watch:
         return array.watch
 
 
-def test_an_exchange_that_was_cut_off_is_undone(tmp_path):
+def test_interrupted_replacement_is_undone(tmp_path):
     out = tmp_path / "out"
     prepare("pose", write_raw(tmp_path / "old", objects=2), out)
-    # As if killed after the old records were put aside.
+    # The state after a kill between the two renames.
     (out / "pose" / "1.0.0").rename(out / "pose" / "1.0.0.old")
     new = write_raw(tmp_path / "new", objects=3)
     dump("nothing", new / "val_data_ins.pkl")
@@ -268,7 +284,7 @@ def test_an_exchange_that_was_cut_off_is_undone(tmp_path):
 
 def test_workers_end_with_the_process_that_started_them(tmp_path):
     program = (
-        "import os, time\nfrom mlti_jax.data import raw\n"
+        "import os, time\nfrom mlti_jax.data._readers import raw\n"
         "if __name__ == '__main__':\n"
         "    numbers = raw.ordered_map(abs, range(9), 2)\n"
         "    next(numbers)\n"
@@ -294,7 +310,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
         if not any(is_running(pid) for pid in workers):
             return
         time.sleep(0.1)
-    pytest.fail("the workers go on")
+    pytest.fail("workers are still running")
 
 
 def is_running(pid):
@@ -306,7 +322,7 @@ def is_running(pid):
 
 
 class Backwards(base.DatasetBuilder, skip_registration=True):
-    """A builder whose examples are not sorted."""
+    """A builder with unsorted examples."""
 
     INSTRUCTIONS = "none"
     name = "backwards"
@@ -348,21 +364,21 @@ def class_splits():
 
 
 @pytest.mark.parametrize("make", [vector_splits, class_splits])
-def test_pictures_show_something(tmp_path, make):
-    pictures.sheet(make(), tmp_path / "a.png")
-    picture = matplotlib.image.imread(tmp_path / "a.png")
-    assert picture[..., :3].std() > 0.05
+def test_plot_is_not_blank(tmp_path, make):
+    images.sheet(make(), tmp_path / "a.png")
+    plot = matplotlib.image.imread(tmp_path / "a.png")
+    assert plot[..., :3].std() > 0.05
 
 
-def test_counts_are_told(monkeypatch):
-    monkeypatch.setattr(data, "load", lambda name, data_dir: vector_splits())
-    text = description.describe("nci", "/nowhere")
+def test_description_has_counts(monkeypatch):
+    monkeypatch.setattr(describe, "load", lambda name, data_dir: vector_splits())
+    text = describe.describe("nci", "/nowhere")
     assert "As loaded by default: a note" in text
     assert "train: 40 samples of 4 domains with 2 classes" in text
     assert [line.split() for line in text.splitlines()][3] == ["0", "5", "5"]
 
 
-def test_progress_tells_how_far_it_is(tmp_path, monkeypatch, capsys):
+def test_progress_lines(tmp_path, monkeypatch, capsys):
     from mlti_jax._internal import progress
 
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
@@ -370,4 +386,4 @@ def test_progress_tells_how_far_it_is(tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith("pose, writing train: example 7/6500") for line in lines)
     assert "left" in lines[0]
-    assert "note: 20 examples were made; the release as published" in lines[-1]
+    assert "note: wrote 20 examples; the published release has about" in lines[-1]

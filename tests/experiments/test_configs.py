@@ -6,6 +6,7 @@ import importlib
 import pytest
 
 from mlti_jax import data
+from mlti_jax.data import _registry
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, train_and_evaluate
 from tests.data.builders.test_dermnet import dermnet_prepared, dermnet_raw  # noqa: F401
@@ -167,9 +168,9 @@ def test_cross_domain(mini_from_lists, dermnet_prepared, tmp_path):  # noqa: F81
 def test_datasets_that_cannot_be_crossed():
     splits = data.load("rainbow_mnist", source="builtin")
     with pytest.raises(InputError, match="trained on rainbow_mnist .* can't be tested"):
-        data._with_test_of(splits, splits)
+        _registry._with_test_of(splits, splits)
     other = dataclasses.replace(splits, setting="non_label_sharing")
-    assert data._with_test_of(other, other).name == "rainbow_mnist->rainbow_mnist"
+    assert _registry._with_test_of(other, other).name == "rainbow_mnist->rainbow_mnist"
 
 
 def test_a_class_with_too_few_images_is_named(mini_from_lists):  # noqa: F811

@@ -15,7 +15,7 @@ from PIL import Image
 
 from mlti_jax import data
 from mlti_jax.data import _prepared as prepared
-from mlti_jax.data._preparation import prepare
+from mlti_jax.data.prepare import prepare
 
 __all__ = ["prepare"]
 

@@ -30,7 +30,7 @@ ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # EXIF tag, and values of a quarte
 T = TypeVar("T")
 R = TypeVar("R")
 
-# -------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------- tables
 
 
 class Table:
@@ -178,7 +178,7 @@ def _read_frame(path: pathlib.Path) -> pd.DataFrame:
         raise InputError(f"{path} can't be read as a table ({line})") from error
 
 
-# -------------------------------------------------------------------------------- images
+# ------------------------------------------------------------------------------- images
 
 
 class ImageHeader(NamedTuple):

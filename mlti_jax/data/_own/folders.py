@@ -146,9 +146,7 @@ def _shape(
     if size is not None:
         sides = size if isinstance(size, tuple | list) else (size, size)
         if len(sides) != 2:
-            raise InputError(
-                f"size is {size}; expected an integer or (height, width)"
-            )
+            raise InputError(f"size is {size}; expected an integer or (height, width)")
         for side in sides:
             check_range("size", side, 4096)
         return int(sides[0]), int(sides[1]), channels

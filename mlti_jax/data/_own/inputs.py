@@ -255,7 +255,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-# ----------------------------------------------------------------------- standardization
+# ---------------------------------------------------------------------- standardization
 
 
 def feature_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

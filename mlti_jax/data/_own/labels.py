@@ -49,7 +49,7 @@ class Labels:
         return "class" if self.setting == NON_LABEL_SHARING else "task"
 
 
-# ------------------------------------------------------------------------------ cleaning
+# ----------------------------------------------------------------------------- cleaning
 
 
 def clean(
@@ -129,7 +129,7 @@ def as_names(values: np.ndarray) -> np.ndarray:
     return values.astype(str)
 
 
-# ------------------------------------------------------------------------------ settings
+# ----------------------------------------------------------------------------- settings
 
 
 def infer_setting(y: np.ndarray, setting: str | None) -> tuple[str, str]:

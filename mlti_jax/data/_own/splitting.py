@@ -28,7 +28,7 @@ PLURAL = {"task": "tasks", "class": "classes"}
 # Targets larger than this, or smaller than its inverse, are reported.
 FAR_FROM_ONE = 100.0
 
-# ------------------------------------------------------------------------ held-out tasks
+# ----------------------------------------------------------------------- held-out tasks
 
 
 def split_groups(
@@ -171,7 +171,7 @@ class Partition:
         return f"split by {self.labels.kind}: {', '.join(sizes)}{self._seed_text}"
 
 
-# --------------------------------------------------------------------------------- pools
+# -------------------------------------------------------------------------------- pools
 
 
 def make_splits(
@@ -230,7 +230,7 @@ def _pool(labels: Labels, x: PyTree, rows: np.ndarray) -> Pool:
     return DomainPool.from_arrays(x, group, labels.y[rows], classes=labels.classes)
 
 
-# --------------------------------------------------------------------------------- facts
+# -------------------------------------------------------------------------------- facts
 
 
 def _size(labels: Labels) -> str:

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 import tensorflow_datasets as tfds
 
 from mlti_jax.data import _prepared as prepared
-from mlti_jax.data._splits import Splits
 from mlti_jax.data._readers import image_folders
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import base
 from mlti_jax.errors import InputError
 

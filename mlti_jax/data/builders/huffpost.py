@@ -20,8 +20,8 @@ import tensorflow_datasets as tfds
 from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._pools import ClassPool
-from mlti_jax.data._splits import Splits
 from mlti_jax.data._readers import raw, tokens
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders.base import DatasetBuilder, Example
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 import tensorflow_datasets as tfds
 
 from mlti_jax.data import _prepared as prepared
-from mlti_jax.data._splits import Splits
 from mlti_jax.data._readers import raw
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import base
 from mlti_jax.errors import InputError
 

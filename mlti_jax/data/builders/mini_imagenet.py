@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from mlti_jax.data import _prepared as prepared
-from mlti_jax.data._splits import Splits
 from mlti_jax.data._readers import image_folders, raw
 from mlti_jax.data._readers.image_folders import split_names
 from mlti_jax.data._readers.pickles import load_pickle
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import base
 from mlti_jax.errors import InputError
 

@@ -16,9 +16,9 @@ import tensorflow_datasets as tfds
 from mlti_jax._internal.checks import check_range
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._pools import RegressionPool
-from mlti_jax.data._splits import Splits
 from mlti_jax.data._readers import raw
 from mlti_jax.data._readers.pickles import load_pickle
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import base
 from mlti_jax.errors import InputError
 

@@ -17,10 +17,10 @@ import tensorflow_datasets as tfds
 
 from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.data import _prepared as prepared
-from mlti_jax.data._registry import default_data_dir
 from mlti_jax.data._pools import DomainPool
-from mlti_jax.data._splits import Splits
 from mlti_jax.data._readers import mnist
+from mlti_jax.data._registry import default_data_dir
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import base
 from mlti_jax.errors import InputError
 

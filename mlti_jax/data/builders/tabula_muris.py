@@ -28,8 +28,8 @@ import tensorflow_datasets as tfds
 
 from mlti_jax._internal import extras
 from mlti_jax.data import _prepared as prepared
-from mlti_jax.data._splits import Splits
 from mlti_jax.data._readers import raw
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import base
 from mlti_jax.data.builders.base import DatasetBuilder, Example
 from mlti_jax.errors import InputError

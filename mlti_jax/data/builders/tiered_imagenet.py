@@ -28,9 +28,9 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from mlti_jax.data import _prepared as prepared
-from mlti_jax.data._splits import Splits
 from mlti_jax.data._readers import image_folders, raw
 from mlti_jax.data._readers.pickles import load_pickle
+from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import base
 from mlti_jax.data.builders.tiered_imagenet_classes import TEST, TRAIN, VALIDATION
 from mlti_jax.errors import InputError

@@ -10,6 +10,7 @@ import pytest
 
 from mlti_jax import data
 from mlti_jax.data._readers import mnist
+from mlti_jax.data._registry import default_data_dir
 from mlti_jax.data.builders import rainbow_mnist
 from mlti_jax.errors import InputError
 
@@ -218,9 +219,9 @@ def test_unknown_names():
 
 def test_data_dir(monkeypatch):
     monkeypatch.setenv("MLTI_DATA_DIR", "~/somewhere")
-    assert data.default_data_dir() == pathlib.Path.home() / "somewhere"
+    assert default_data_dir() == pathlib.Path.home() / "somewhere"
     monkeypatch.delenv("MLTI_DATA_DIR")
-    assert data.default_data_dir() == pathlib.Path.home() / ".cache" / "mlti_jax"
+    assert default_data_dir() == pathlib.Path.home() / ".cache" / "mlti_jax"
 
 
 def test_real_files():

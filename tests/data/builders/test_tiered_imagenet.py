@@ -9,6 +9,7 @@ import pytest
 
 from mlti_jax import data
 from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._pools import sample_batch
 from mlti_jax.data.builders import tiered_imagenet
 from mlti_jax.errors import InputError
 from tests.support.raw_files import (
@@ -85,7 +86,7 @@ def test_tiered_imagenet(tiered_raw, tiered_prepared, train_classes):
     check_pool(splits.train, tiered_imagenet.TRAIN[:train_classes], expected)
     check_pool(splits.validation, tiered_imagenet.VALIDATION, expected)
     check_pool(splits.test, tiered_imagenet.TEST, expected)
-    task = data.sample_batch(splits.test, jax.random.key(0), 4)
+    task = sample_batch(splits.test, jax.random.key(0), 4)
     assert task.x.shape == (4, 84, 84, 3)
 
 

@@ -1,4 +1,4 @@
-"""Users' arrays as pools: what becomes of labels and values, and what is refused."""
+"""`from_arrays`: settings, dtypes, errors and summaries."""
 
 import datetime
 import functools
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mlti_jax import data
-from mlti_jax.data._own.standardisation import statistics
+from mlti_jax.data._own.inputs import feature_statistics
 from mlti_jax.errors import InputError
 from tests.support.property_settings import settings_of
 
@@ -19,17 +19,17 @@ RNG = np.random.default_rng(0)
 FLOATS = (np.float32, np.float64)
 
 
-def labelled(size=8, features=3, labels=("cold", "ill")):
+def labeled(size=8, features=3, labels=("cold", "ill")):
     x = RNG.normal(size=(size, features))
     return x, np.array([labels[i % len(labels)] for i in range(size)])
 
 
 def tasks(number=5, **options):
-    return {f"ward_{i}": labelled(**options) for i in range(number)}
+    return {f"ward_{i}": labeled(**options) for i in range(number)}
 
 
 def rows_of(pool, domain, label):
-    """The samples of a class of a domain, by hand."""
+    """The samples of one class of one domain, without the sampler."""
     d, c = pool.domains.index(domain), pool.classes.index(label)
     rows = pool.index[d, c, : pool.count[d, c]]
     return np.asarray(pool.x)[np.asarray(rows)]
@@ -42,7 +42,7 @@ def all_pools(splits):
 # ----------------------------------------------------------------- the three settings
 
 
-def test_labels_that_tasks_share():
+def test_label_sharing():
     given = tasks()
     splits = data.from_arrays(given, validation=["ward_3"], test=["ward_1"])
     assert splits.setting == "label_sharing"
@@ -58,7 +58,7 @@ def test_labels_that_tasks_share():
                 np.testing.assert_array_equal(rows_of(pool, domain, label), expected)
 
 
-def test_classes_to_draw_from():
+def test_non_label_sharing():
     given = {f"class_{i}": RNG.normal(size=(4 + i, 3)) for i in range(6)}
     splits = data.from_arrays(given, validation=0.3, test=0.3)
     assert splits.setting == "non_label_sharing"
@@ -72,7 +72,7 @@ def test_classes_to_draw_from():
 
 
 @pytest.mark.parametrize("width", [None, 2])
-def test_targets(width):
+def test_regression(width):
     given = {}
     for i in range(4):
         y = RNG.normal(size=(6,) if width is None else (6, width))
@@ -115,7 +115,7 @@ def test_the_setting_can_be_chosen():
     assert len(classes.train.classes) == 8
 
 
-def test_many_whole_floats_are_targets():
+def test_many_distinct_integers_as_floats_are_targets():
     y = np.arange(21.0)
     given = {str(i): (np.ones((42, 2)) * i, np.tile(y, 2)) for i in range(3)}
     assert data.from_arrays(given).setting == "regression"
@@ -141,13 +141,13 @@ def test_the_order_of_tasks_does_not_matter():
         ((6, 3), np.float64, "float32", 1),
         ((6, 3), np.float16, "float32", 1),
         ((6, 3), np.int64, "float32", 1),
-        ((6, 3), np.uint8, "float32", 1),  # counts, no grey values
+        ((6, 3), np.uint8, "float32", 1),  # counts, not pixels
         ((6, 3), bool, "bool", 1),
         ((6, 4, 4, 1), np.uint8, "uint8", 1 / 255),
         ((6, 4, 4, 3), np.float32, "float32", 1),
     ],
 )
-def test_types(shape, dtype, held, factor):
+def test_dtypes(shape, dtype, held, factor):
     given = {str(i): RNG.integers(0, 2, shape).astype(dtype) for i in range(4)}
     splits = data.from_arrays(given, test=["0", "1"])
     assert str(splits.train.x.dtype) == splits.inputs.dtype == held
@@ -158,7 +158,7 @@ def test_types(shape, dtype, held, factor):
     np.testing.assert_allclose(drawn.sum(), expected.sum(), rtol=1e-5)
 
 
-def test_pytrees_keep_whole_numbers():
+def test_pytrees_keep_integers():
     def text():
         ids = RNG.integers(0, 9, (5, 4))
         return {"ids": ids, "mask": ids > 2}
@@ -170,10 +170,10 @@ def test_pytrees_keep_whole_numbers():
     assert leaves == [("['ids']", (4,)), ("['mask']", (4,))]
 
 
-def test_standardisation_is_of_the_training_tasks():
+def test_standardization_uses_the_training_tasks():
     given = {}
     for i in range(5):
-        x, y = labelled(20)
+        x, y = labeled(20)
         x = np.column_stack([1e9 + 10 * x[:, 0], 1e-4 * x[:, 1], x[:, 2] > 0])
         given[f"ward_{i}"] = x + 50 * (i == 4), y
     splits = data.from_arrays(given, test=["ward_4"], standardise=True)
@@ -188,9 +188,9 @@ def test_standardisation_is_of_the_training_tasks():
     np.testing.assert_array_equal(again, splits.test.x)
 
 
-def test_statistics_of_features_without_a_spread():
+def test_statistics_of_constant_and_binary_features():
     x = np.column_stack([np.full(10, 0.1), np.arange(10) % 2, np.arange(10)])
-    mean, scale = statistics(x)
+    mean, scale = feature_statistics(x)
     np.testing.assert_allclose(mean, [0.1, 0, 4.5])
     np.testing.assert_allclose(scale, [1, 1, np.sqrt(8.25)])
 
@@ -206,7 +206,7 @@ def test_statistics_of_features_without_a_spread():
     drawn=st.data(),
 )
 def test_every_sample_keeps_its_label(classes, per_class, number, kind, dtype, drawn):
-    """Draws whole tasks from the pools, and finds every sample where it was given."""
+    """Draws all samples of a task and compares them with the given arrays per class."""
     if kind == "bool":
         classes = 2
     size = classes * per_class
@@ -237,7 +237,7 @@ def test_every_sample_keeps_its_label(classes, per_class, number, kind, dtype, d
         assert sorted(map(tuple, found[label == i].tolist())) == expected
 
 
-# ---------------------------------------------------------------------------- refused
+# ----------------------------------------------------------------------------- errors
 
 
 def changed(name, x=None, y=None, **options):
@@ -257,15 +257,19 @@ SINGLE = {"a": np.ones((3, 2)), "b": np.ones((1, 2)), "c": np.ones((3, 2))}
     [
         ({}, {}, "tasks is empty; expected a dict"),
         ([1], {}, "tasks is a list; expected a dict"),
-        ({1: SINGLE["a"], "1": SINGLE["a"]}, {}, "2 names, but only 1 differ as text"),
-        (SINGLE, {}, "class 'b' has 1 sample; it needs two at least"),
+        (
+            {1: SINGLE["a"], "1": SINGLE["a"]},
+            {},
+            "2 names, but only 1 are distinct as text",
+        ),
+        (SINGLE, {}, "class 'b' has 1 sample; expected at least 2"),
         (
             changed("ward_2", y=["cold"] * 7 + ["ill"]),
             {},
-            "class 'ill' of task 'ward_2' has 1 sample; it needs two at least",
+            "class 'ill' of task 'ward_2' has 1 sample; expected at least 2",
         ),
         (
-            {"a": labelled(labels=[0.5, 1.5]), "b": (np.ones((1, 3)), [0.5])},
+            {"a": labeled(labels=[0.5, 1.5]), "b": (np.ones((1, 3)), [0.5])},
             {},
             "task 'b' has 1 sample",
         ),
@@ -299,7 +303,7 @@ SINGLE = {"a": np.ones((3, 2)), "b": np.ones((1, 2)), "c": np.ones((3, 2))}
         (
             changed("ward_1", y=np.array(["cold", 3] * 4, object)),
             {},
-            r"mixes 'cold' \(str\) and 3 \(int\); expected text only, or numbers only",
+            r"mixes 'cold' \(str\) and 3 \(int\); expected only text, or only",
         ),
         (
             changed("ward_1", y=[0, 1] * 4),
@@ -309,7 +313,7 @@ SINGLE = {"a": np.ones((3, 2)), "b": np.ones((1, 2)), "c": np.ones((3, 2))}
         (
             changed("ward_1", y=np.array([datetime.date(2020, 1, 1)] * 8)),
             {},
-            r"holds datetime.date\(2020, 1, 1\) \(date\); expected text only",
+            r"contains datetime.date\(2020, 1, 1\) \(date\); expected only text",
         ),
         (
             changed("ward_1", y=[]),
@@ -327,7 +331,7 @@ SINGLE = {"a": np.ones((3, 2)), "b": np.ones((1, 2)), "c": np.ones((3, 2))}
         (
             changed("ward_1", x=[[1, 2], [1]] * 4),
             {},
-            "x of task 'ward_1' is no array.*pad rows of different lengths",
+            "x of task 'ward_1' can't be converted to an array.*pad rows of different",
         ),
         (changed("ward_1", x=np.ones(8)), {}, r"shape \[8\].*use x\[:, None\]"),
         (changed("ward_1", x=1e300 * np.ones((8, 3))), {}, "too large for float32"),
@@ -348,7 +352,7 @@ SINGLE = {"a": np.ones((3, 2)), "b": np.ones((1, 2)), "c": np.ones((3, 2))}
         ),
         ({"a": {}}, {}, "x of class 'a' is empty"),
         (
-            {"a": labelled(), "b": np.ones((4, 3))},
+            {"a": labeled(), "b": np.ones((4, 3))},
             {},
             r"'a' is a pair .* but 'b' is not",
         ),
@@ -361,7 +365,7 @@ SINGLE = {"a": np.ones((3, 2)), "b": np.ones((1, 2)), "c": np.ones((3, 2))}
         (
             tasks(labels=[0.5, 1.5]),
             {"setting": "label_sharing"},
-            "setting is label_sharing, but labels are real numbers, as 0.5",
+            "setting is label_sharing, but labels are real numbers such as 0.5",
         ),
         (SINGLE, {"setting": "regression"}, "but no tasks are given"),
         (
@@ -372,13 +376,17 @@ SINGLE = {"a": np.ones((3, 2)), "b": np.ones((1, 2)), "c": np.ones((3, 2))}
         (
             {"a": np.ones((2, 4, 4, 1)), "b": np.ones((2, 4, 4, 1))},
             {"standardise": True, "test": None},
-            r"standardise is for vectors \[M, D\]",
+            r"standardise=True needs vectors \[M, D\]",
         ),
-        (tasks(1), {}, "of 1 tasks, .* so that 0 are left for training"),
-        (tasks(), {"test": ["ward_77"]}, "test names 'ward_77'.*did you mean 'ward_"),
+        (tasks(1), {}, "of 1 tasks, which leaves 0 for training"),
+        (
+            tasks(),
+            {"test": ["ward_77"]},
+            "test has the unknown task 'ward_77'.*did you mean 'ward_",
+        ),
     ],
 )
-def test_what_is_refused(given, options, message):
+def test_errors(given, options, message):
     with pytest.raises(InputError, match=message):
         data.from_arrays(given, **options)
 
@@ -386,53 +394,48 @@ def test_what_is_refused(given, options, message):
 # ---------------------------------------------------------------------------- summary
 
 
-def test_the_summary_says_what_there_is():
+def test_summary_has_counts():
     given = tasks(10, size=6)
-    given["ward_0"] = labelled(9)
+    given["ward_0"] = labeled(9)
     text = data.from_arrays(given, validation=0.1, test=["ward_0"]).summary
     assert "own_data (label-sharing): own arrays: 63 samples of 10 tasks" in text
     assert "2 classes (cold, ill)" in text
     assert "- inputs: float32 [3]" in text
-    assert "- labels: text, so classes" in text
+    assert "- labels: text, interpreted as classes" in text
     assert "- split by task: 8 train, 1 validation, 1 test, drawn with seed 0" in text
     assert "train: 48 samples of 8 domains with 2 classes" in text
     assert "ward_0         5         4" in text
-    assert "with 3 samples, so that shots and queries can be 3 in all" in text
-    assert text == data.describe_splits(
-        data.from_arrays(given, validation=0.1, test=["ward_0"])
-    )
+    assert "with 3 samples; shots + queries can be at most 3" in text
 
 
-def test_the_summary_names_what_to_look_at():
+def test_summary_has_warnings():
     one = data.from_arrays(tasks(2)).summary
-    assert "one training task only" in one
-    assert "within the task alone" in one
-    assert "validation: none; nothing is selected" in one
+    assert "only one training task" in one
+    assert "mixed within this task" in one
+    assert "validation: none; a run reports its last checkpoint" in one
     two = data.from_arrays({c: RNG.normal(size=(3, 2)) for c in "abcd"}).summary
-    assert "two training classes only" in two
+    assert "only two training classes" in two
     x = RNG.normal(size=(8, 3)) * [1, 1e3, 1e-3]
     wide = {f"t{i}": (x, 1000 * x[:, 0] / np.abs(x[:, 0]).max()) for i in range(3)}
     text = data.from_arrays(wide).summary
-    assert "features differ in spread by a factor of" in text
+    assert "standard deviations of features differ by a factor of" in text
     assert "targets of the training tasks: from -" in text
-    assert "learning rates suit targets of about 1: scale these" in text
-    pictures = {c: 255.0 * RNG.uniform(size=(2, 4, 4, 1)) for c in "abcd"}
-    assert "pictures hold floats up to 25" in data.from_arrays(pictures).summary
-    pictures = {c: x / 255 for c, x in pictures.items()}
-    assert "pictures hold floats" not in data.from_arrays(pictures).summary
-    assert "100.0% of the test samples also stand, alike, in the training" in text
+    assert "learning rates suit targets of about 1: scale the" in text
+    images = {c: 255.0 * RNG.uniform(size=(2, 4, 4, 1)) for c in "abcd"}
+    assert "images are floats up to 25" in data.from_arrays(images).summary
+    images = {c: x / 255 for c, x in images.items()}
+    assert "images are floats" not in data.from_arrays(images).summary
+    assert "100.0% of the test samples also occur in the training" in text
     whole = {str(i): (RNG.normal(size=(4, 2)), [0.0, 1.0] * 2) for i in range(3)}
-    assert (
-        "setting='regression' takes them as targets" in data.from_arrays(whole).summary
-    )
+    assert "(for targets use setting='regression')" in data.from_arrays(whole).summary
     quiet = data.from_arrays(tasks()).summary
-    for word in ("alike", "spread", "only", "learning rates", "floats"):
+    for word in ("also occur", "deviations", "only", "learning rates", "floats"):
         assert word not in quiet
 
 
-def test_a_summary_is_cut_and_wide_tables_are_narrow():
+def test_long_summaries_are_cut():
     many = data.from_arrays({f"class_{i:03}": np.ones((2, 2)) for i in range(400)})
-    assert "lines more" in many.summary
+    assert "more lines" in many.summary
     assert len(many.summary.splitlines()) < 60
     labels = [f"label {i}" for i in range(30)]
     wide = data.from_arrays(tasks(3, size=60, labels=labels)).summary

@@ -1,4 +1,4 @@
-"""Users' folders of pictures as pools."""
+"""`from_folder`: layouts, sizes, formats and errors."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def save(path, height=8, width=6, mode="RGB", **options):
 
 @pytest.fixture
 def classes(tmp_path):
-    """Five classes of three pictures, and their pixels by class."""
+    """Five classes of three images, and their pixels by class."""
     pixels = {
         name: np.stack([save(tmp_path / name / f"{i}.png") for i in range(3)])
         for name in ("ant", "bee", "cat", "dog", "elk")
@@ -30,7 +30,7 @@ def classes(tmp_path):
 
 @pytest.fixture
 def domains(tmp_path):
-    """Three tasks with two classes of two pictures."""
+    """Three tasks with two classes of two images."""
     for task in ("day", "dusk", "night"):
         for name in ("cat", "dog"):
             for i in range(2):
@@ -64,26 +64,26 @@ def test_domain_and_class_folders(domains):
     assert "day/cat" in other.train.classes + other.test.classes
 
 
-def test_pictures_are_scaled(classes):
+def test_images_are_scaled(classes):
     root, _ = classes
     save(root / "ant" / "large.jpg", 40, 20)
     splits = data.from_folder(root, size=16)
     assert splits.train.x.shape[1:] == (16, 16, 3)
-    assert "scaled to 16x16: 16 pictures, of 8x6 to 40x20 pixels" in splits.summary
+    assert "scaled to 16x16: 16 images of 8x6 to 40x20 pixels" in splits.summary
     wide = data.from_folder(root, size=(8, 6), test=["ant", "bee"])
     assert wide.test.x.shape[1:] == (8, 6, 3)
-    assert "scaled to 8x6: 1 pictures, of 8x6 to 40x20" in wide.summary
+    assert "scaled to 8x6: 1 images of 8x6 to 40x20" in wide.summary
     with Image.open(root / "ant" / "large.jpg") as image:
         expected = image.resize((6, 8), Image.Resampling.LANCZOS)
     assert (np.asarray(wide.test.x) == np.asarray(expected)).all(axis=(1, 2, 3)).any()
-    # New files are treated alike; arrays must have the size.
+    # New files are scaled too; arrays must have the right size.
     found = wide.inputs([root / "ant" / "large.jpg", str(root / "bee" / "0.png")])
     np.testing.assert_allclose(found[0], np.asarray(expected) / 255, atol=1e-6)
     assert wide.inputs(root / "ant" / "large.jpg").shape == (1, 8, 6, 3)
     np.testing.assert_array_equal(wide.inputs.compact(wide.test.x), wide.test.x)
 
 
-def test_new_files_are_not_scaled_unless_training_was(classes, tmp_path):
+def test_new_files_are_scaled_only_if_training_was(classes, tmp_path):
     root, _ = classes
     inputs = data.from_folder(root).inputs
     save(tmp_path.parent / "new.png", 9, 9)
@@ -91,19 +91,19 @@ def test_new_files_are_not_scaled_unless_training_was(classes, tmp_path):
         inputs(tmp_path.parent / "new.png")
 
 
-def test_grey_pictures(tmp_path):
+def test_grayscale_images(tmp_path):
     for name in "abcd":
         pixels = [save(tmp_path / name / f"{i}.png", mode="L") for i in range(2)]
     splits = data.from_folder(tmp_path, test=["c", "d"])
     assert splits.test.x.shape == (4, 8, 6, 1)
     np.testing.assert_array_equal(splits.test.x[2:, ..., 0], pixels)
-    colour = save(tmp_path / "a" / "colour.png")
+    color = save(tmp_path / "a" / "color.png")
     mixed = data.from_folder(tmp_path, test=["a", "b"])
     assert mixed.test.x.shape == (5, 8, 6, 3)
-    assert "8 grey pictures among coloured ones: all in colour" in mixed.summary
-    assert (np.asarray(mixed.test.x) == colour).all(axis=(1, 2, 3)).sum() == 1
-    # What was grey in training is made grey.
-    new = splits.inputs.compact(tmp_path / "a" / "colour.png")
+    assert "converted to color: 8 grayscale images" in mixed.summary
+    assert (np.asarray(mixed.test.x) == color).all(axis=(1, 2, 3)).sum() == 1
+    # New images are converted to grayscale as in training.
+    new = splits.inputs.compact(tmp_path / "a" / "color.png")
     assert new.shape == (1, 8, 6, 1)
 
 
@@ -112,7 +112,7 @@ def test_formats_and_orientation(tmp_path):
         for i, mode in enumerate(["RGB", "RGBA"]):
             save(tmp_path / name / f"{i}.png", mode=mode)
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by a quarter
+    exif[0x0112] = 6  # a quarter turn
     save(tmp_path / "a" / "turned.jpg", 6, 8, exif=exif)
     save(tmp_path / "a" / "palette.gif", mode="L")
     splits = data.from_folder(tmp_path)
@@ -125,12 +125,12 @@ def test_formats_and_orientation(tmp_path):
         (
             lambda root: save(root / "bee" / "9.png", 10, 6),
             {},
-            "differ in size: .*0.png has 8x6 pixels .*9.png has 10x6.*as size=84",
+            "differ in size: .*0.png has 8x6 pixels .*9.png has 10x6.*example size=84",
         ),
         (
-            lambda root: (root / "bee" / "notes.txt").write_text("no picture"),
+            lambda root: (root / "bee" / "notes.txt").write_text("not an image"),
             {},
-            "bee/notes.txt is no picture.*remove it",
+            "bee/notes.txt is not an image.*remove it",
         ),
         (
             lambda root: (root / "bee" / "0.png").write_bytes(
@@ -142,35 +142,35 @@ def test_formats_and_orientation(tmp_path):
         (
             lambda root: (root / "bee" / "labels.csv").write_text(""),
             {},
-            "bee/labels.csv is no picture",
+            "bee/labels.csv is not an image",
         ),
         (
             lambda root: (root / "list.txt").write_text(""),
             {},
-            "list.txt lies in .* itself; expected class/picture or task/class/picture",
+            "list.txt is directly in .*; expected class/image or task/class/image",
         ),
         (
             lambda root: save(root / "fox" / "red" / "0.png"),
             {},
-            "lies in a folder of .* but .*fox/red/0.png in a folder inside of one",
+            "is in a folder of .* but .*fox/red/0.png is one level deeper",
         ),
         (
             lambda root: save(root / "fox" / "red" / "old" / "0.png"),
             {},
-            "red/old is a folder inside of a class",
+            "red/old is a folder inside a class folder",
         ),
-        (lambda root: (root / "fox").mkdir(), {}, "the folder .*fox is empty"),
+        (lambda root: (root / "fox").mkdir(), {}, "folder .*fox is empty"),
         (
             lambda root: save(root / "fox" / "0.png"),
             {},
-            "class 'fox' has 1 sample; it needs two",
+            "class 'fox' has 1 sample; expected at least 2",
         ),
         (
             lambda root: Image.fromarray(np.ones((8, 6), np.uint16)).save(
                 root / "bee" / "deep.png"
             ),
             {},
-            "deep.png has more than 8 bits a pixel",
+            "deep.png has more than 8 bits per channel",
         ),
         (lambda root: None, {"size": 0}, "size is 0"),
         (lambda root: None, {"size": (8, 8, 3)}, r"size is \(8, 8, 3\)"),
@@ -179,10 +179,10 @@ def test_formats_and_orientation(tmp_path):
         (lambda root: None, {"setting": "label_sharing"}, "but no tasks are given"),
     ],
 )
-def test_what_is_refused(classes, monkeypatch, change, options, message):
+def test_errors(classes, monkeypatch, change, options, message):
     root, _ = classes
     change(root)
-    monkeypatch.setattr("mlti_jax.data._own.folders.LARGEST", 2**29)
+    monkeypatch.setattr("mlti_jax.data._own.folders.MAX_BYTES", 2**29)
     with pytest.raises(InputError, match=message):
         data.from_folder(root, **options)
 
@@ -199,5 +199,5 @@ def test_a_task_that_lacks_a_class(domains):
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(InputError, match="there is no folder .*nowhere"):
+    with pytest.raises(InputError, match="folder .*nowhere does not exist"):
         data.from_folder(tmp_path / "nowhere")

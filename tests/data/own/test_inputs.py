@@ -1,4 +1,4 @@
-"""The record of inputs: new data is treated as training data was."""
+"""`Inputs`: serialization, and conversion of new data as in training."""
 
 import dataclasses
 import json
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from mlti_jax import data
 from mlti_jax.data import Inputs
-from mlti_jax.data._own.inputs import COLUMNS, PICTURES, SMILES, Leaf, Smiles
+from mlti_jax.data._own.inputs import COLUMNS, IMAGES, SMILES, Leaf, Smiles
 from mlti_jax.errors import InputError
 from tests.support.property_settings import settings_of
 
 VECTORS = Inputs("arrays", (Leaf("", (3,), "float32"),), label_names=("1", "2"))
 BITS = Inputs("arrays", (Leaf("", (3,), "bool"),))
-IMAGES = Inputs("arrays", (Leaf("", (4, 4, 1), "uint8"),))
+PIXELS = Inputs("arrays", (Leaf("", (4, 4, 1), "uint8"),))
 TEXT = Inputs(
     "arrays", (Leaf("['ids']", (4,), "int32"), Leaf("['mask']", (4,), "bool"))
 )
@@ -29,12 +29,12 @@ TABLE = Inputs(
     columns=("age", "height"),
 )
 MOLECULES = Inputs(SMILES, (Leaf("", (1024,), "bool"),), smiles=Smiles("drug", "path"))
-FILES = Inputs(PICTURES, (Leaf("", (8, 6, 3), "uint8"),), resize=True)
-ALL = [VECTORS, BITS, IMAGES, TEXT, TABLE, MOLECULES, FILES]
+FILES = Inputs(IMAGES, (Leaf("", (8, 6, 3), "uint8"),), resize=True)
+ALL = [VECTORS, BITS, PIXELS, TEXT, TABLE, MOLECULES, FILES]
 
 
 @pytest.mark.parametrize("inputs", ALL)
-def test_json_makes_the_same_record(inputs):
+def test_json_round_trip(inputs):
     assert Inputs.from_json(inputs.to_json()) == inputs
 
 
@@ -65,12 +65,12 @@ def test_json_keeps_every_digit(numbers):
         {"smiles": 3},
     ],
 )
-def test_damaged_records_are_refused(change):
+def test_damaged_records_raise(change):
     with pytest.raises(InputError, match="of inputs"):
         Inputs.from_json(json.dumps({**json.loads(VECTORS.to_json()), **change}))
 
 
-def test_records_that_are_none():
+def test_texts_that_are_not_records_raise():
     without = json.loads(VECTORS.to_json())
     del without["leaves"]
     for text in (json.dumps(without), "[]", "{", "3"):
@@ -88,8 +88,8 @@ def test_new_arrays():
     np.testing.assert_array_equal(BITS([[0, 1, 1]]), [[0, 1, 1]])
     assert BITS.compact([[0, 1, 1]]).dtype == bool
     pixels = np.full((2, 4, 4, 1), 51, np.uint8)
-    np.testing.assert_allclose(IMAGES(pixels), 0.2)
-    assert IMAGES.compact(pixels).dtype == np.uint8
+    np.testing.assert_allclose(PIXELS(pixels), 0.2)
+    assert PIXELS.compact(pixels).dtype == np.uint8
     text = {"ids": np.array([[1, 2, 3, 0]]), "mask": np.array([[1, 1, 1, 0]])}
     found = TEXT(text)
     assert found["ids"].dtype == jnp.int32
@@ -114,10 +114,14 @@ def test_new_rows_of_a_table(tmp_path):
     ("inputs", "raw", "message"),
     [
         (VECTORS, np.ones((2, 5)), r"x has shape \[2, 5\]; expected \[N, 3\], as in"),
-        (VECTORS, np.ones(3), r"which is one sample.*x\[None\]"),
+        (VECTORS, np.ones(3), r"the shape of one sample.*x\[None\]"),
         (VECTORS, np.ones(5), r"x has shape \[5\]; expected \[N, 3\]"),
         (VECTORS, [[1, 2, np.nan]], "x has NaN"),
-        (VECTORS, [[1, 2, 3], [1]], "x is no array.*different lengths"),
+        (
+            VECTORS,
+            [[1, 2, 3], [1]],
+            "x can't be converted to an array.*different lengths",
+        ),
         (
             VECTORS,
             {"a": np.ones((2, 3))},
@@ -125,49 +129,43 @@ def test_new_rows_of_a_table(tmp_path):
         ),
         (VECTORS, np.ones((0, 3)), "at least one sample"),
         (BITS, [[0, 1, 2]], "x has dtype float32; expected bool"),
-        (IMAGES, np.ones((1, 4, 4, 1)), "x has dtype float32; expected uint8"),
+        (PIXELS, np.ones((1, 4, 4, 1)), "x has dtype float32; expected uint8"),
         (TEXT, {"ids": [[1, 2, 3, 4]]}, r"expected those of training.*mask"),
         (TEXT, {"ids": [[1.5] * 4], "mask": [[1] * 4]}, "ids.*float32; expected int32"),
         (TABLE, {"age": [1]}, "the table has no column 'height'"),
         (TABLE, {"age": [1], "hight": [1]}, r"did you mean 'hight'\?"),
-        (TABLE, {"age": ["x"], "height": [1]}, "column 'age' of the table holds 'x'"),
-        (TABLE, {"age": [None], "height": [1]}, "column 'age' .* holds None"),
+        (
+            TABLE,
+            {"age": ["x"], "height": [1]},
+            "column 'age' of the table contains 'x'",
+        ),
+        (TABLE, {"age": [None], "height": [1]}, "column 'age' .* contains None"),
         (TABLE, {"age": [np.nan], "height": [1]}, "column 'age' .* is empty, NaN"),
         (TABLE, np.ones((2, 3)), r"\[2, 3\]; expected \[N, 2\]"),
-        (TABLE, 3, "a table can't be a int"),
+        (TABLE, 3, "table is a int; expected the path"),
         (FILES, np.ones((1, 8, 8, 3), np.uint8), r"expected \[N, 8, 6, 3\]"),
-        (FILES, [], "there are no pictures"),
-        (FILES, ["nowhere.png"], "there is no file nowhere.png"),
+        (FILES, [], "list of image files is empty"),
+        (FILES, ["nowhere.png"], "file nowhere.png does not exist"),
     ],
 )
-def test_what_new_data_is_refused(inputs, raw, message):
+def test_unusable_new_data(inputs, raw, message):
     with pytest.raises(InputError, match=message):
         inputs(raw)
 
 
-def test_pictures_of_floats_do_not_take_grey_values():
+def test_float_images_do_not_accept_uint8():
     floats = Inputs("arrays", (Leaf("", (4, 4, 1), "float32"),))
     with pytest.raises(InputError, match="x has dtype uint8; expected float32"):
         floats(np.ones((1, 4, 4, 1), np.uint8))
 
 
-def test_labels_by_name():
-    np.testing.assert_array_equal(VECTORS.label_ids([2, 1, 2]), [1, 0, 1])
-    np.testing.assert_array_equal(VECTORS.label_ids([2.0, 1.0]), [1, 0])
-    np.testing.assert_array_equal(VECTORS.label_ids(["2"]), [1])
-    with pytest.raises(InputError, match="label '3'.*trained with: 1, 2"):
-        VECTORS.label_ids([1, 3])
-    with pytest.raises(InputError, match=r"y has shape \[1, 2\]"):
-        VECTORS.label_ids([[1, 2]])
-
-
 def test_molecules():
     pytest.importorskip("rdkit")
-    from mlti_jax.data._readers import molecules
+    from mlti_jax.data._readers import fingerprints
 
     texts = ["CCO", "c1ccccc1", "CCO"]
     bits = MOLECULES.compact(texts)
-    expected = [molecules.parse_smiles(text).path for text in texts]
+    expected = [fingerprints.parse_smiles(text).path for text in texts]
     np.testing.assert_array_equal(bits, expected)
     np.testing.assert_array_equal(MOLECULES.compact({"drug": texts}), bits)
     np.testing.assert_array_equal(MOLECULES.compact(np.array(texts)), bits)
@@ -179,7 +177,7 @@ def test_molecules():
         MOLECULES({"smiles": texts})
 
 
-def test_new_data_of_every_loader_is_treated_alike():
+def test_new_arrays_equal_the_pool():
     rng = np.random.default_rng(0)
     given = {f"t{i}": (rng.normal(size=(4, 2)), [0, 1, 0, 1]) for i in range(3)}
     splits = data.from_arrays(given, test=["t1"])

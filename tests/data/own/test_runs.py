@@ -69,33 +69,35 @@ def test_arrays_in_a_file(tmp_path):
     assert splits.test.classes == ("0", "5")
 
 
-def test_paths_tell_what_there_is(tmp_path):
+def test_path_determines_the_loader(tmp_path):
     table = tmp_path / "wards.csv"
     rows = [f"{i % 3},{i % 2},{i}.5" for i in range(12)]
     table.write_text("\n".join(["ward,ill,age", *rows]))
     splits = data.load("own_data", path=table, label="ill", task="ward")
     assert splits.setting == "label_sharing"
     for name in "abcd":
-        (tmp_path / "pictures" / name).mkdir(parents=True)
+        (tmp_path / "images" / name).mkdir(parents=True)
         for i in range(2):
             pixels = RNG.integers(0, 256, (9, 9, 3)).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
-    splits = data.load("own_data", path=tmp_path / "pictures", size=5)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{i}.png")
+    splits = data.load("own_data", path=tmp_path / "images", size=5)
     assert splits.train.x.shape == (4, 5, 5, 3)
 
 
-def test_files_that_are_refused(tmp_path):
+def test_unusable_files(tmp_path):
     def message(error, **options):
         with pytest.raises(InputError, match=error):
             data.load("own_data", **options)
 
     message(r"own_data needs the path of your data \(dataset.path\)")
-    message("there is no file or folder .*nowhere", path="nowhere")
+    message("nowhere does not exist", path="nowhere")
     (tmp_path / "data.txt").write_text("")
     message("data.txt ends in '.txt'; expected a folder", path=tmp_path / "data.txt")
     (tmp_path / "data.csv").write_text("a,b\n1,2\n")
-    message("say which column is the label", path=tmp_path / "data.csv")
-    message("size is set, but .*csv, which has no", path=tmp_path / "data.csv", size=8)
+    message("label is missing; set it to the column of", path=tmp_path / "data.csv")
+    message(
+        "size is set, but .*csv file and has no", path=tmp_path / "data.csv", size=8
+    )
     message("label is set, but .* is a folder", path=tmp_path, label="a")
     message("unknown option of dataset own_data 'colour'", path=tmp_path, colour=1)
     path = tmp_path / "data.npz"
@@ -118,12 +120,12 @@ def test_files_that_are_refused(tmp_path):
 
 
 def test_choices_for_the_data():
-    vectors, pictures = classes((3,)), classes((20, 16, 3), dtype=np.uint8)
+    vectors, images = classes((3,)), classes((20, 16, 3), dtype=np.uint8)
     assert choose_backbone(vectors) == ("mlp", {})
-    assert choose_backbone(pictures) == ("conv4", {})
+    assert choose_backbone(images) == ("conv4", {})
     assert choose_backbone(classes((8, 9, 1))) == ("conv4", {"blocks": 3})
     assert choose_interpolation(vectors) == {"method": "mixup", "layers": (0, 1)}
-    assert choose_interpolation(pictures) == {"method": "cutmix", "layers": (0,)}
+    assert choose_interpolation(images) == {"method": "cutmix", "layers": (0,)}
     targets = shared((8, 8, 1), y=(0.1, 0.2, 0.3))
     assert choose_interpolation(targets) == {"method": "mixup", "layers": (0,)}
     text = {f"c{i}": {"ids": RNG.integers(0, 9, (4, 3))} for i in range(5)}
@@ -340,7 +342,7 @@ def test_metabolism_as_a_plain_table(assays):
 
 @pytest.fixture
 def lesions(raw_dir, tmp_path):
-    """A few of ISIC's pictures of five kinds of lesions, in folders."""
+    """A few of ISIC's images of five kinds of lesions, in folders."""
     folder, root = raw_dir / "isic2018", tmp_path / "lesions"
     wanted = {name: [] for name in ("NV", "MEL", "BKL", "BCC", "DF")}
     with open(folder / "ISIC2018_Task3_Training_GroundTruth.csv") as file:
@@ -374,6 +376,6 @@ def test_real_files_train_and_evaluate(assays, lesions, tmp_path):
     small = {"task.queries": 2, "eval.queries": 2, "backbone.conv4.filters": 4}
     result = trained(assays, tmp_path / "assays", argument, 2, **small)
     assert (result["ways"], result["backbone"]) == (2, "mlp")
-    pictures = data.from_folder(lesions, size=16, test=["DF", "BCC"])
-    result = trained(pictures, tmp_path / "pictures", argument, 2, **small)
+    splits = data.from_folder(lesions, size=16, test=["DF", "BCC"])
+    result = trained(splits, tmp_path / "images", argument, 2, **small)
     assert (result["ways"], result["backbone"]) == (2, "conv4")

@@ -1,10 +1,10 @@
-"""Which of a user's tasks are kept back."""
+"""Held-out tasks of users' data."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlti_jax.data._own import split_names
+from mlti_jax.data._own.splitting import split_groups
 from mlti_jax.errors import InputError
 from tests.support.property_settings import settings_of
 
@@ -12,17 +12,17 @@ NAMES = [f"hospital_{i}" for i in range(10)]
 
 
 def split(names=NAMES, validation=None, test=0.2, **options):
-    return split_names(names, validation=validation, test=test, **options)
+    return split_groups(names, validation=validation, test=test, **options)
 
 
-def test_names_are_taken_as_they_are():
+def test_split_with_names():
     parts = split(validation=["hospital_3"], test=["hospital_9", "hospital_0"])
     assert parts["validation"] == ("hospital_3",)
     assert parts["test"] == ("hospital_0", "hospital_9")
     assert len(parts["train"]) == 7
 
 
-def test_texts_as_on_the_command_line():
+def test_strings_as_on_the_command_line():
     assert split(test="0.2") == split(test=0.2)
     assert split(test="hospital_1, hospital_2")["test"] == ("hospital_1", "hospital_2")
     assert split(["1", "2", "3"], test="2")["test"] == ("2",)
@@ -30,18 +30,18 @@ def test_texts_as_on_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("share", "number"), [(0.01, 1), (0.2, 2), (0.24, 2), (0.25, 3)]
+    ("fraction", "number"), [(0.01, 1), (0.2, 2), (0.24, 2), (0.25, 3)]
 )
-def test_a_share_keeps_at_least_one(share, number):
-    assert len(split(test=share)["test"]) == number
+def test_a_fraction_holds_out_at_least_one_task(fraction, number):
+    assert len(split(test=fraction)["test"]) == number
 
 
-def test_a_share_of_classes_keeps_at_least_two():
+def test_a_fraction_holds_out_at_least_two_classes():
     parts = split(validation=0.01, test=0.01, kind="class")
     assert [len(parts[part]) for part in ("train", "validation", "test")] == [6, 2, 2]
 
 
-def test_seeds_draw_different_tasks_and_validation_does_not_move_the_test():
+def test_seeds_draw_different_tasks_and_validation_does_not_change_test():
     tests = {split(seed=seed)["test"] for seed in range(20)}
     assert len(tests) > 5
     for seed in range(5):
@@ -57,7 +57,7 @@ def test_seeds_draw_different_tasks_and_validation_does_not_move_the_test():
     seed=st.integers(0, 5),
     random=st.randoms(use_true_random=False),
 )
-def test_parts_are_all_disjoint_and_do_not_depend_on_the_order(
+def test_splits_are_disjoint_and_independent_of_the_order(
     names, validation, test, seed, random
 ):
     listed = sorted(names)
@@ -75,25 +75,31 @@ def test_parts_are_all_disjoint_and_do_not_depend_on_the_order(
     ("options", "message"),
     [
         ({"test": ["hospital_1l"]}, r"did you mean 'hospital_1'\?"),
-        ({"test": ["clinic"]}, "no task of that name.*hospital_0.*and 5 more"),
+        (
+            {"test": ["clinic"]},
+            "unknown task 'clinic'; the tasks are: hospital_0.*and 5 more",
+        ),
         (
             {"test": ["hospital_1"], "validation": ["hospital_1", "hospital_2"]},
-            "'hospital_1' is named in both validation and test",
+            "'hospital_1' is in both validation and test",
         ),
         ({"test": ["hospital_1", "hospital_1"]}, "task 'hospital_1' twice"),
-        ({"test": NAMES}, "of 10 tasks, validation keeps 0 and test 10, so that 0 are"),
-        ({"test": 0.6, "validation": 0.5}, "so that 0 are left for training"),
-        ({"test": 1.0}, "test is 1.0; expected a share between 0 and 1, a list of"),
-        ({"validation": 3}, "validation is 3; expected a share"),
+        (
+            {"test": NAMES},
+            "validation holds out 0 and test 10 of 10 tasks, which leaves 0",
+        ),
+        ({"test": 0.6, "validation": 0.5}, "which leaves 0 for training"),
+        ({"test": 1.0}, "test is 1.0; expected a fraction between 0 and 1, a list of"),
+        ({"validation": 3}, "validation is 3; expected a fraction"),
         ({"test": True}, "test is True"),
         ({"seed": -1}, "seed is -1"),
-        ({"test": ["hospital_1"], "kind": "class"}, "test names a single class"),
+        ({"test": ["hospital_1"], "kind": "class"}, "test has a single class"),
         (
             {"names": ["a", "b", "c"], "kind": "class"},
-            "of 3 classes, .* so that 1 are left for training; expected 2 or more",
+            "of 3 classes, which leaves 1 for training; expected at least 2",
         ),
     ],
 )
-def test_what_can_not_be_kept_back(options, message):
+def test_errors(options, message):
     with pytest.raises(InputError, match=message):
         split(**options)

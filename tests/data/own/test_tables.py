@@ -1,16 +1,15 @@
-"""Users' tables as pools."""
+"""`from_table`: formats, columns, labels, molecules and errors."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from mlti_jax import data
-from mlti_jax.data._own import tables
 from mlti_jax.errors import InputError
 
 
 def frame(tasks=5, rows=8):
-    """Wards with patients; ages and counts are of very different scales."""
+    """Wards with patients; ages and cell counts differ widely in scale."""
     rng = np.random.default_rng(0)
     size = tasks * rows
     return pd.DataFrame(
@@ -30,7 +29,7 @@ def load(table, **options):
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "tab", "parquet", "frame", "arrow"])
-def test_one_table_in_many_forms(tmp_path, ending):
+def test_formats_give_the_same_dataset(tmp_path, ending):
     table = frame()
     if ending == "frame":
         given = table.set_index(table.index + 100)
@@ -55,29 +54,29 @@ def test_one_table_in_many_forms(tmp_path, ending):
         expected = (values - values.mean()) / values.std(ddof=0)
         np.testing.assert_allclose(splits.train.x[:, i], expected, atol=2e-5)
     np.testing.assert_array_equal(splits.train.x[:, 2], table.smoker[rows])
-    # New rows, in another order of columns, are treated as those of training were.
+    # New rows are converted as in training, also with columns in another order.
     new = table[rows][["cells", "smoker", "age"]]
     np.testing.assert_array_equal(splits.inputs(new), splits.train.x)
 
 
-def test_the_summary_of_a_table(tmp_path):
+def test_summary(tmp_path):
     frame().to_csv(tmp_path / "patients.csv", index=False)
     text = load(tmp_path / "patients.csv").summary
     assert "own_data (label-sharing): patients.csv: 40 samples of 5 tasks" in text
     assert "- inputs: float32 [3], columns age, cells, smoker" in text
-    assert "- labels: column 'ill', whole numbers, so classes" in text
-    assert "columns not used, since they hold no numbers: name" in text
-    assert "standardised: 2 of 3 features, the other 1 are 0 or 1" in text
+    assert "- labels: column 'ill', integers, interpreted as classes" in text
+    assert "columns not used because they are not numeric: name" in text
+    assert "standardized: 2 of 3 features, the other 1 are 0 or 1" in text
 
 
-def test_numbers_of_rows_are_told():
+def test_summary_reports_identifier_columns():
     table = frame()
     table["id"] = np.arange(len(table))
-    assert "another whole number in every row: id" in load(table).summary
-    assert "whole number in every row" not in load(table, features=["age"]).summary
+    assert "with a different integer in every row: id" in load(table).summary
+    assert "integer in every row" not in load(table, features=["age"]).summary
 
 
-def test_columns_can_be_chosen_and_left_as_they_are():
+def test_columns_can_be_chosen_and_not_standardized():
     table = frame()
     one = load(table, features=["cells", "age"], standardise=False, test=["ward_0"])
     assert one.inputs.columns == ("cells", "age")
@@ -98,7 +97,7 @@ def test_columns_without_names():
     assert splits.inputs.columns == ("2",)
 
 
-def test_constant_columns_are_told():
+def test_summary_reports_constant_columns():
     table = frame()
     table["zero"] = 0.1
     splits = load(table)
@@ -158,11 +157,11 @@ def broken(column, row, value):
         (frame(), {"task": "hospital"}, "has no column 'hospital'"),
         (frame(), {"features": ["agee"]}, r"no column 'agee' \(did you mean 'age'\?\)"),
         (frame(), {"features": ["ill"]}, "'ill' is label or task"),
-        (frame(), {"features": ""}, "it is empty; name other columns"),
+        (frame(), {"features": ""}, "the list is empty; name other columns"),
         (
             frame(),
             {"features": ["name"]},
-            "column 'name' of the table holds 'patient 0' in row 0; a feature must be",
+            "column 'name' of the table contains 'patient 0' in row 0; expected",
         ),
         (
             broken("age", 12, np.nan),
@@ -181,9 +180,9 @@ def broken(column, row, value):
         (
             frame()[["ward", "ill", "name"]],
             {},
-            "no column of numbers .* but name; name",
+            r"no numeric column .*\(other columns: name\); name",
         ),
-        (frame()[["ward", "ill"]], {}, "no column of numbers .* but no other"),
+        (frame()[["ward", "ill"]], {}, r"no numeric column .*\(other columns: none\)"),
         (frame()[:0], {}, "the table has no rows"),
         (
             frame().rename(columns={"age": "cells"}),
@@ -192,21 +191,21 @@ def broken(column, row, value):
         ),
         (frame(), {"smiles": "name", "features": ["age"]}, "both features and smiles"),
         (frame(), {"smiles": "drug"}, "no column 'drug'"),
-        ({"a": [1], "b": [1, 2]}, {}, "the columns make no table"),
-        (None, {}, "a table can't be a NoneType; give the path of a .csv"),
+        ({"a": [1], "b": [1, 2]}, {}, "the columns do not form a table"),
+        (None, {}, "table is a NoneType; expected the path of a .csv"),
     ],
 )
-def test_what_is_refused(table, options, message):
+def test_errors(table, options, message):
     with pytest.raises(InputError, match=message):
         load(table, **options)
 
 
-def test_files_that_are_refused(tmp_path):
-    with pytest.raises(InputError, match="there is no file .*nothing.csv"):
+def test_unusable_files(tmp_path):
+    with pytest.raises(InputError, match="file .*nothing.csv does not exist"):
         load(tmp_path / "nothing.csv")
     other = tmp_path / "patients.xlsx"
     other.write_text("")
-    with pytest.raises(InputError, match="ends in '.xlsx'; a table is one of .csv"):
+    with pytest.raises(InputError, match="ends in '.xlsx'; expected one of .csv"):
         load(other)
     for name in ("empty.csv", "empty.parquet"):
         (tmp_path / name).write_bytes(b"")
@@ -234,7 +233,7 @@ def molecules_frame(broken_rows=0):
 
 def test_molecules():
     pytest.importorskip("rdkit")
-    from mlti_jax.data._readers.molecules import parse_smiles
+    from mlti_jax.data._readers.fingerprints import parse_smiles
 
     table = molecules_frame()
     splits = load(table, label="active", task="assay", smiles="smiles", test=["c"])
@@ -250,20 +249,23 @@ def test_molecules_that_can_not_be_read():
     pytest.importorskip("rdkit")
     options = {"label": "active", "task": "assay", "smiles": "smiles"}
     splits = load(molecules_frame(broken_rows=2), **options, test=["a"])
-    assert "left out: 2 that RDKit can't read; the first is 'C10not' in row 3" in (
-        splits.summary
+    assert (
+        "skipped: 2 molecules that RDKit can't read; the first is 'C10not' in row 3"
+        in (splits.summary)
     )
     assert int(splits.test.count.sum()) == 8
     kept = molecules_frame(broken_rows=2).smiles[[0, 1, 2, 5, 6, 7, 8, 9]]
     np.testing.assert_array_equal(splits.test.x, splits.inputs.compact(kept.tolist()))
     others = molecules_frame().smiles[10:].tolist()
     np.testing.assert_array_equal(splits.train.x, splits.inputs.compact(others))
-    unlabelled = molecules_frame(broken_rows=2)
-    unlabelled["active"] = unlabelled.active.astype(object)
-    unlabelled.loc[17, "active"] = None
+    unlabeled = molecules_frame(broken_rows=2)
+    unlabeled["active"] = unlabeled.active.astype(object)
+    unlabeled.loc[17, "active"] = None
     with pytest.raises(InputError, match="column 'active' .* the first is row 17"):
-        load(unlabelled, **options)
-    with pytest.raises(InputError, match="of the 40 molecules .* can't read 3, more"):
+        load(unlabeled, **options)
+    with pytest.raises(
+        InputError, match="can't read 3 of the 40 molecules .* more than 5%"
+    ):
         load(molecules_frame(broken_rows=3), **options)
     with pytest.raises(InputError, match="unknown fingerprint 'maccs'"):
         load(molecules_frame(), **options, fingerprint="maccs")
@@ -280,7 +282,7 @@ def test_molecules_without_rdkit(monkeypatch):
         load(molecules_frame(), label="active", task="assay", smiles="smiles")
 
 
-def test_the_same_molecules_in_training_and_test_are_told():
+def test_summary_reports_test_molecules_in_training():
     pytest.importorskip("rdkit")
     table = molecules_frame()
     table.loc[30:34, "smiles"] = table.smiles[:5].to_numpy()
@@ -289,4 +291,3 @@ def test_the_same_molecules_in_training_and_test_are_told():
     # Ethers of long chains have the fingerprints of shorter ones: more than half.
     share = float(text.split("% of the test samples")[0].rsplit("- ", 1)[1])
     assert share >= 50
-    assert tables.LARGEST_SHARE_SKIPPED == 0.05
