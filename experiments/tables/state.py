@@ -12,7 +12,7 @@ from experiments.tables.formats import counted
 from experiments.tables.jobs import Job, Place, paper_config
 from experiments.tables.store import Results
 from mlti_jax._internal.progress import format_seconds
-from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._registry import dataset_builder
 from mlti_jax.training import _metrics as metrics
 
 DONE, INTERRUPTED, MISSING, NO_DATA = "done", "interrupted", "missing", "no data"
@@ -64,7 +64,7 @@ def unprepared(run: Run, data_dir: pathlib.Path | None) -> list[str]:
 
 @functools.cache
 def _is_prepared(name: str, data_dir: pathlib.Path | None) -> bool:
-    return prepared.builder(name, data_dir).is_prepared()
+    return dataset_builder(name, data_dir).is_prepared()
 
 
 def state_of(job: Job, results: Results, place: Place) -> State:

@@ -8,8 +8,7 @@ import numpy as np
 from mlti_jax import data, theory
 from mlti_jax.data import DomainPool
 from mlti_jax.data._pools import take_inputs
-from mlti_jax.data._prepared import builder
-from mlti_jax.data._registry import resolve_data_dir
+from mlti_jax.data._registry import dataset_builder
 
 NUM_EIGENVALUES = 20
 MOLECULES = {"nci": "NCI", "metabolism": "Metabolism"}
@@ -23,9 +22,8 @@ def load_pools(data_dir: str | None) -> dict[str, DomainPool]:
     """
     splits = data.load("rainbow_mnist", source="builtin", images_per_class=8)
     pools = {"RainbowMNIST, pixels": splits.train}
-    folder = resolve_data_dir(data_dir)
     for name, title in MOLECULES.items():
-        if builder(name, folder).is_prepared():
+        if dataset_builder(name, data_dir).is_prepared():
             splits = data.load(name, data_dir=data_dir)
             pools[f"{title}, fingerprints"] = splits.train
     return pools

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from mlti_jax._internal.checks import check_range
+from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._pools import ClassPool
-from mlti_jax.data._registry import dataset_module, resolve_data_dir
 from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders.base import DatasetBuilder
 from mlti_jax.errors import InputError
@@ -25,16 +25,9 @@ def builder(
 ) -> DatasetBuilder:
     """Returns the TFDS builder of a dataset, prepared or not.
 
-    Raises:
-      InputError: if the name is unknown, or the dataset is not read from records.
+    The module of the dataset must be imported, which registers the builder with TFDS;
+    `_registry.dataset_builder` does both.
     """
-    module = dataset_module(name)  # registers the builder with TFDS
-    if not getattr(module, "NEEDS_PREPARATION", True):
-        raise InputError(
-            f"{name} is read directly from your files and needs no preparation; pass"
-            " their path to experiments.run (--config.dataset.path) or use"
-            " mlti_jax.data.from_arrays, from_folder or from_table"
-        )
     folder = resolve_data_dir(data_dir)
     return tfds.builder(name, data_dir=folder, file_format="array_record")
 

@@ -1,4 +1,4 @@
-"""The datasets by name, and where prepared data is stored.
+"""The datasets by name.
 
 A dataset is a module with a function `load(**options) -> Splits` and one entry in
 `DATASETS`. The module is imported on first use, so the requirements of one dataset
@@ -10,15 +10,17 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-import pathlib
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from mlti_jax._internal.checks import check_options, unknown_name
 from mlti_jax.data._splits import Splits
 from mlti_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from mlti_jax.data.builders.base import DatasetBuilder
 
 DATASETS = {
     "rainbow_mnist": "mlti_jax.data.builders.rainbow_mnist",
@@ -75,15 +77,23 @@ def dataset_module(name: str) -> ModuleType:
     return importlib.import_module(DATASETS[name])
 
 
-def default_data_dir() -> pathlib.Path:
-    """Returns `MLTI_DATA_DIR`, or a cache directory in the user's home."""
-    folder = os.environ.get("MLTI_DATA_DIR") or "~/.cache/mlti_jax"
-    return pathlib.Path(folder).expanduser()
+def dataset_builder(
+    name: str, data_dir: str | os.PathLike[str] | None = None
+) -> DatasetBuilder:
+    """Imports the module of a dataset and returns its TFDS builder, prepared or not.
 
+    Raises:
+      InputError: if the name is unknown, or the dataset is not read from records.
+    """
+    if not getattr(dataset_module(name), "NEEDS_PREPARATION", True):
+        raise InputError(
+            f"{name} is read directly from your files and needs no preparation; pass"
+            " their path to experiments.run (--config.dataset.path) or use"
+            " mlti_jax.data.from_arrays, from_folder or from_table"
+        )
+    from mlti_jax.data import _prepared  # imports TFDS
 
-def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
-    """Returns `data_dir` with `~` expanded, or the default if it is None or empty."""
-    return pathlib.Path(data_dir or default_data_dir()).expanduser()
+    return _prepared.builder(name, data_dir)
 
 
 def _with_test_of(splits: Splits, other: Splits) -> Splits:

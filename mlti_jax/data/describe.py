@@ -17,8 +17,9 @@ from absl import flags, logging
 
 from mlti_jax._internal import command_line
 from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._readers import images
-from mlti_jax.data._registry import DATASETS, load, resolve_data_dir
+from mlti_jax.data._registry import DATASETS, dataset_builder, load
 from mlti_jax.data._splits import pool_lines
 from mlti_jax.data.builders.base import DatasetBuilder
 from mlti_jax.errors import InputError
@@ -44,7 +45,7 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
       InputError: if the dataset is unknown or not prepared.
     """
     lines = []
-    builder = prepared.builder(name, data_dir)
+    builder = dataset_builder(name, data_dir)
     if builder.is_prepared():
         info = builder.info
         lines = [

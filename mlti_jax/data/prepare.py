@@ -26,8 +26,9 @@ from mlti_jax._internal import command_line
 from mlti_jax._internal.locks import locked
 from mlti_jax._internal.progress import format_seconds, say
 from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._readers import raw
-from mlti_jax.data._registry import resolve_data_dir
+from mlti_jax.data._registry import dataset_builder
 from mlti_jax.data.builders.base import DatasetBuilder
 from mlti_jax.data.describe import chosen_dataset, describe
 from mlti_jax.errors import InputError
@@ -70,7 +71,7 @@ def prepare(
         the same dataset.
     """
     data_dir = resolve_data_dir(data_dir)
-    builder = prepared.builder(name, data_dir)
+    builder = dataset_builder(name, data_dir)
     if builder.is_prepared() and not overwrite:
         say(
             f"{name} is already prepared in {builder.data_path}; use --overwrite to"
@@ -91,7 +92,7 @@ def prepare(
         staging = place / ".preparing"
         shutil.rmtree(staging, ignore_errors=True)
         try:
-            _write(prepared.builder(name, staging), folder, processes)
+            _write(dataset_builder(name, staging), folder, processes)
             _swap(
                 staging / name / str(builder.version), pathlib.Path(builder.data_path)
             )
@@ -142,7 +143,7 @@ def main() -> None:
     name = chosen_dataset()
     data_dir = command_line.DATA_DIR.value
     if _RAW.value is None:
-        instructions = prepared.builder(name, data_dir).INSTRUCTIONS
+        instructions = dataset_builder(name, data_dir).INSTRUCTIONS
         raise InputError(f"--raw=DIR is missing. {instructions}")
     processes = _PROCESSES.value
     prepare(

@@ -17,11 +17,11 @@ from absl.testing import flagsaver
 
 from mlti_jax import data
 from mlti_jax._internal.locks import locked
-from mlti_jax.data import _prepared as prepared
 from mlti_jax.data import describe
 from mlti_jax.data import prepare as prepare_module
 from mlti_jax.data._pools import ClassPool, DomainPool
 from mlti_jax.data._readers import images
+from mlti_jax.data._registry import dataset_builder
 from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import base, pose
 from mlti_jax.data.prepare import prepare
@@ -126,7 +126,7 @@ def test_error_for_missing_data_has_instructions_and_command(tmp_path):
             data.load(name, data_dir=tmp_path)
         message = str(error.value)
         assert f"{name} is not prepared in {tmp_path}" in message
-        assert prepared.builder(name).INSTRUCTIONS in message
+        assert dataset_builder(name).INSTRUCTIONS in message
         assert f"python -m mlti_jax.data.prepare --dataset={name} --raw=DIR" in message
 
 
@@ -134,12 +134,12 @@ def test_every_builder_has_metadata():
     for name in data.DATASETS:
         if name == "own_data":
             continue
-        info = prepared.builder(name).info
+        info = dataset_builder(name).info
         assert info.description
         assert info.homepage.startswith("http")
         assert info.citation.strip().startswith("@")
         assert info.redistribution_info.license
-        assert prepared.builder(name).EXAMPLES > 0
+        assert dataset_builder(name).EXAMPLES > 0
 
 
 def test_failed_preparation_leaves_no_files(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from mlti_jax import data
-from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._registry import dataset_builder
 from mlti_jax.data.prepare import prepare
 
 __all__ = ["prepare"]
@@ -39,7 +39,7 @@ def dump(content, path: pathlib.Path, protocol: int = 4) -> None:
 
 def read(name: str, folder: pathlib.Path, data_dir: pathlib.Path) -> None:
     """Reads everything and writes nothing, which is faster than to prepare."""
-    for examples in prepared.builder(name, data_dir).read_raw(folder).values():
+    for examples in dataset_builder(name, data_dir).read_raw(folder).values():
         collections.deque(examples, maxlen=0)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlti_jax._internal.checks import unknown_name
-from mlti_jax.data._registry import default_data_dir
+from mlti_jax.data._data_dir import default_data_dir
 from mlti_jax.errors import InputError
 
 IDX_FILES = (

@@ -17,9 +17,9 @@ import tensorflow_datasets as tfds
 
 from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._pools import DomainPool
 from mlti_jax.data._readers import mnist
-from mlti_jax.data._registry import default_data_dir
 from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import base
 from mlti_jax.errors import InputError
@@ -191,7 +191,7 @@ def load(
         raise unknown_name("MNIST source", source, SOURCES)
     check_range("images_per_class", images_per_class, IMAGES_PER_CLASS)
     check_range("train_classes", train_classes, len(SPLITS["train"]))
-    data_dir = pathlib.Path(data_dir or default_data_dir()).expanduser()
+    data_dir = resolve_data_dir(data_dir)
     parts = {**SPLITS, "train": SPLITS["train"][:train_classes]}
     if source == "auto" and mnist.available_source(data_dir) != "idx":
         is_prepared = prepared.builder("rainbow_mnist", data_dir).is_prepared()

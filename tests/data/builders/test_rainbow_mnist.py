@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mlti_jax import data
+from mlti_jax.data._data_dir import default_data_dir
 from mlti_jax.data._readers import mnist
-from mlti_jax.data._registry import default_data_dir
 from mlti_jax.data.builders import rainbow_mnist
 from mlti_jax.errors import InputError
 
