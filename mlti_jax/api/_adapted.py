@@ -18,7 +18,8 @@ from mlti_jax.api._labels import as_labels, as_targets
 from mlti_jax.data._pools import take_inputs
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables
-from mlti_jax.strategies import Strategy, eval_variables, perturbation
+from mlti_jax.strategies import Strategy
+from mlti_jax.strategies._objective import task_context
 from mlti_jax.types import Array, Batch, PyTree
 
 if TYPE_CHECKING:
@@ -49,14 +50,12 @@ def query_outputs(
     query_x: PyTree,
 ) -> Array:
     """The learner's outputs `[N_q, C]`; x of both sets as a pool has it."""
-    variables = eval_variables(strategy, variables)
     size = jax.tree.leaves(query_x)[0].shape[0]
     return learner.predict(
         variables,
         support.replace(x=take_inputs(support.x, jnp.arange(support.y.shape[0]))),
         take_inputs(query_x, jnp.arange(size)),
-        jax.random.key(0),
-        **perturbation(strategy, variables),
+        task_context(strategy, variables, jax.random.key(0), train=False),
     )
 
 

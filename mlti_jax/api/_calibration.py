@@ -7,16 +7,14 @@ was not trained on, and judged on test tasks, which it was not fitted on.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from mlti_jax.data import Pool
 from mlti_jax.learners import Variables
 from mlti_jax.training import Evaluator
-from mlti_jax.types import Array, Batch
+from mlti_jax.types import Array
 
 # Outside of these, the samples do not determine a temperature.
 COLDEST, HOTTEST = 1e-3, 1e4
@@ -56,24 +54,8 @@ def query_outputs(
     evaluator: Evaluator, variables: Variables, pool: Pool, key: Array, num_tasks: int
 ) -> Outputs:
     """What a learner says of the queries of the tasks that an evaluator draws."""
-    learner = evaluator.learner
-    # An evaluator gives what the objective calls its metric, of whatever shape.
-    telling = learner.objective._replace(metric=_tell)
-    learner = dataclasses.replace(learner, objective=telling)
-    told = dataclasses.replace(evaluator, learner=learner)(
-        variables, pool, key, num_tasks
-    )
-    told = told.reshape(-1, told.shape[-1])
-    told = told[told[:, -1] > 0]
-    logits, labels = np.split(told[:, :-1], 2, axis=1)
-    return Outputs(logits, labels.argmax(axis=1))
-
-
-def _tell(outputs: Array, batch: Batch) -> Array:
-    """Logits, labels and weight of each query, side by side: `[N, 2 C + 1]`."""
-    size = outputs.shape[0]
-    weight = jnp.ones(size) if batch.weight is None else batch.weight
-    return jnp.concatenate([outputs, batch.y, weight[:, None]], axis=1)
+    outputs, labels = evaluator.outputs(variables, pool, key, num_tasks)
+    return Outputs(outputs, labels.argmax(axis=1))
 
 
 def fit_temperature(outputs: Outputs) -> float | None:

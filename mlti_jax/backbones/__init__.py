@@ -1,6 +1,7 @@
 """Networks as layer stacks. A new one is one file and one line in `BACKBONES`."""
 
 from collections.abc import Callable
+from typing import Any
 
 from mlti_jax._internal.checks import check_options, unknown_name
 from mlti_jax.backbones._albert import albert
@@ -9,7 +10,7 @@ from mlti_jax.backbones._layers import BatchNorm, ConvBlock, DenseBlock, Head
 from mlti_jax.backbones._mlp import mlp
 from mlti_jax.backbones._pose import pose
 from mlti_jax.backbones._resnet12 import resnet12
-from mlti_jax.backbones._stack import Hook, LinearMap, Mode, Stack
+from mlti_jax.backbones._stack import Context, Hook, LinearMap, Stack
 from mlti_jax.backbones._text import word_mean
 
 BACKBONES: dict[str, Callable[..., Stack]] = {
@@ -22,8 +23,16 @@ BACKBONES: dict[str, Callable[..., Stack]] = {
 }
 
 
-def make(name: str, **options) -> Stack:
-    """Builds a backbone by its name."""
+def make(name: str, **options: Any) -> Stack:
+    """Build a backbone by name.
+
+    Args:
+      name: one of `BACKBONES`.
+      **options: arguments of its factory.
+
+    Raises:
+      InputError: if the name or an option is unknown.
+    """
     if name not in BACKBONES:
         raise unknown_name("backbone", name, BACKBONES)
     check_options(f"backbone {name}", BACKBONES[name], options)
@@ -33,12 +42,12 @@ def make(name: str, **options) -> Stack:
 __all__ = [
     "BACKBONES",
     "BatchNorm",
+    "Context",
     "ConvBlock",
     "DenseBlock",
     "Head",
     "Hook",
     "LinearMap",
-    "Mode",
     "Stack",
     "albert",
     "conv4",

@@ -22,7 +22,7 @@ from mlti_jax.backbones._albert_checkpoint import (
     load_pretrained,
     shapes,
 )
-from mlti_jax.backbones._stack import LayerHook, Mode, Stack, run_linear
+from mlti_jax.backbones._stack import Context, Stack
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
@@ -64,14 +64,8 @@ class Embeddings(Part):
     """
 
     @nn.compact
-    def __call__(
-        self,
-        h: PyTree,
-        mode: Mode,
-        weight: Array | None = None,
-        hook: LayerHook | None = None,
-    ) -> PyTree:
-        del mode, weight, hook
+    def __call__(self, h: PyTree, context: Context) -> PyTree:
+        del context
         ids, mask = text.tokens(h)
         length = ids.shape[1]
         if length > self.config.positions:
@@ -92,14 +86,8 @@ class EncoderLayer(Part):
     """
 
     @nn.compact
-    def __call__(
-        self,
-        h: PyTree,
-        mode: Mode,
-        weight: Array | None = None,
-        hook: LayerHook | None = None,
-    ) -> PyTree:
-        del mode, weight, hook
+    def __call__(self, h: PyTree, context: Context) -> PyTree:
+        del context
         p, epsilon = self.parameters("encoder"), self.config.epsilon
         mask, h = text.real(h["mask"]), h["h"]
         attended = linear(attention(h, mask, p, self.config.heads), p, "out")
@@ -120,14 +108,8 @@ class Pool(nn.Module):
     kind: str
 
     @nn.compact
-    def __call__(
-        self,
-        h: PyTree,
-        mode: Mode,
-        weight: Array | None = None,
-        hook: LayerHook | None = None,
-    ) -> Array:
-        del mode, weight, hook
+    def __call__(self, h: PyTree, context: Context) -> Array:
+        del context
         if self.kind == "first":
             return h["h"][:, 0]
         return text.masked_mean(h["h"], text.real(h["mask"]))
@@ -137,16 +119,9 @@ class Dense(Part):
     """The fully connected layer on top, with tanh: `[N, H]` to `[N, H]`."""
 
     @nn.compact
-    def __call__(
-        self,
-        h: Array,
-        mode: Mode,
-        weight: Array | None = None,
-        hook: LayerHook | None = None,
-    ) -> Array:
-        del mode, weight
+    def __call__(self, h: Array, context: Context) -> Array:
         p = self.parameters("dense")
-        out = run_linear(hook, h, p["kernel"], jnp.matmul)
+        out = context.linear(h, p["kernel"], jnp.matmul)
         return jnp.tanh(out + p["bias"])
 
 

@@ -8,11 +8,20 @@ from mlti_jax.errors import InputError
 
 
 def conv4(filters: int = 32, blocks: int = 4) -> Stack:
-    """Four convolution blocks; 28x28 images end at 1x1, 84x84 at 5x5 positions.
+    """Build a stack of convolution blocks; each one halves the image.
+
+    With four blocks, 28x28 images end at 1x1 and 84x84 images at 5x5 positions.
 
     Args:
-      filters: output channels of every block; the paper's value is 32.
+      filters: output channels of every block; the paper uses 32.
       blocks: number of blocks.
+
+    Returns:
+      A stack from images `[N, H, W, C]` to `[N, H', W', filters]`.
+
+    Example:
+      >>> len(conv4())
+      4
     """
     if filters < 1 or blocks < 1:
         raise InputError(

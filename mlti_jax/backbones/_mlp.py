@@ -1,4 +1,4 @@
-"""The fully connected networks for molecules and for cells (App. D.1 and E.1)."""
+"""Fully connected networks for molecules and cells (App. D.1 and E.1)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from mlti_jax.errors import InputError
 def mlp(
     hidden: tuple[int, ...] = (500, 500), slope: float = 0.01, dropout: float = 0.0
 ) -> Stack:
-    """Fully connected blocks; the defaults are the network for molecules (1024 bits).
+    """Build a fully connected network; the defaults are the one for molecules.
 
     The network for cells (2,866 genes) is `mlp((64, 64), slope=0.0, dropout=0.2)`.
 
     Args:
-      hidden: outputs of each block.
-      slope: of the leaky ReLU; 0 is ReLU.
-      dropout: share of each block's outputs set to zero in training.
+      hidden: output size of each block.
+      slope: slope of the leaky ReLU; 0 is ReLU.
+      dropout: fraction of each block's outputs set to zero in training.
+
+    Returns:
+      A stack from vectors `[N, D]` to `[N, hidden[-1]]`.
+
+    Example:
+      >>> len(mlp((32, 32)))
+      2
     """
     return Stack(dense_blocks(hidden, slope, dropout))
 
@@ -25,7 +32,7 @@ def mlp(
 def dense_blocks(
     hidden: tuple[int, ...], slope: float, dropout: float, norm: bool = True
 ) -> tuple[DenseBlock, ...]:
-    """Fully connected blocks with `hidden` outputs each; see `DenseBlock`."""
+    """Build one `DenseBlock` per entry of `hidden`."""
     if not hidden or min(hidden) < 1 or not 0 <= dropout < 1:
         raise InputError(
             "fully connected blocks need sizes >= 1 and a dropout in [0, 1), got "

@@ -1,4 +1,4 @@
-"""ResNet-12, as few-shot learning uses it (App. E.5, model capacity)."""
+"""ResNet-12 as used in few-shot learning (App. E.5, model capacity)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import jax.numpy as jnp
 
 from mlti_jax import ops
 from mlti_jax.backbones._layers import BatchNorm, check_images, uniform_fan_in
-from mlti_jax.backbones._stack import LayerHook, Mode, Stack, run_linear
+from mlti_jax.backbones._stack import Context, Stack
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array
 
 
 class ResidualBlock(nn.Module):
-    """Three 3x3 convolutions beside a 1x1 one, then 2x2 max-pooling, to half the size.
+    """Three 3x3 convolutions with a 1x1 shortcut, then 2x2 max-pooling.
 
     Attributes:
       filters: output channels.
-      slope: of the leaky ReLU.
-      drop_rate: share of positions that DropBlock sets to zero in training.
-      block_size: side of the squares that DropBlock removes.
-      mean: whether the output is the mean over positions, `[N, filters]`.
+      slope: slope of the leaky ReLU.
+      drop_rate: fraction of positions that DropBlock sets to zero in training.
+      block_size: side length of the squares that DropBlock removes.
+      mean: whether to average the output over positions, `[N, filters]`.
     """
 
     filters: int
@@ -31,30 +31,24 @@ class ResidualBlock(nn.Module):
     mean: bool = False
 
     @nn.compact
-    def __call__(
-        self,
-        h: Array,
-        mode: Mode,
-        weight: Array | None = None,
-        hook: LayerHook | None = None,
-    ) -> Array:
+    def __call__(self, h: Array, context: Context) -> Array:
         check_images(h)
         out = h
         for index in range(3):
             shape = (3, 3, out.shape[-1], self.filters)
             kernel = self.param(f"kernel{index}", uniform_fan_in, shape)
-            # A hook is shown the last of the three.
-            last = hook if index == 2 else None
-            linear = run_linear(last, out, kernel, ops.conv2d)
-            out = BatchNorm(name=f"norm{index}")(linear, mode, weight)
+            # Hooks apply to the last of the three convolutions.
+            inner = context if index == 2 else context.replace(hook=None)
+            linear = inner.linear(out, kernel, ops.conv2d)
+            out = BatchNorm(name=f"norm{index}")(linear, context)
             if index < 2:
                 out = nn.leaky_relu(out, self.slope)
         shape = (1, 1, h.shape[-1], self.filters)
         shortcut = ops.conv2d(h, self.param("shortcut", uniform_fan_in, shape))
-        out = out + BatchNorm(name="shortcut_norm")(shortcut, mode, weight)
-        # Leaky ReLU is monotone: after the pooling it has a quarter of the work.
+        out = out + BatchNorm(name="shortcut_norm")(shortcut, context)
+        # Leaky ReLU is monotone, so it can run after pooling, on a quarter of the data.
         out = nn.leaky_relu(ops.max_pool(out), self.slope)
-        if self.drop_rate > 0 and mode.train:
+        if self.drop_rate > 0 and context.train:
             out = drop_block(
                 self.make_rng("dropout"), out, self.drop_rate, self.block_size
             )
@@ -62,16 +56,16 @@ class ResidualBlock(nn.Module):
 
 
 def drop_block(key: Array, x: Array, rate: float, size: int) -> Array:
-    """DropBlock (Ghiasi et al. 2018): sets squares of each channel to zero.
+    """Set random squares of each channel to zero (DropBlock, Ghiasi et al. 2018).
 
     Args:
-      key: random key.
+      key: PRNG key.
       x: `[N, H, W, C]`.
-      rate: about the share of entries that are set to zero.
-      size: side of the squares; at most that of the image.
+      rate: approximate fraction of entries that are set to zero.
+      size: side length of the squares, at most that of the image.
 
     Returns:
-      The rest of x, scaled so that its sum is kept on average.
+      `[N, H, W, C]`, scaled so that the expected sum is unchanged.
     """
     height, width = x.shape[1:3]
     size = min(size, height, width)
@@ -80,7 +74,7 @@ def drop_block(key: Array, x: Array, rate: float, size: int) -> Array:
     seeds = jax.random.bernoulli(
         key, min(gamma, 1.0), (x.shape[0], *corners, x.shape[3])
     )
-    # A square begins at each seed: the largest of the seeds before a position.
+    # A square starts at each seed: take the maximum over the preceding seeds.
     pad = size - 1
     padded = jnp.pad(seeds, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     dropped = jnp.zeros(x.shape, bool)
@@ -96,12 +90,19 @@ def resnet12(
     drop_rate: float = 0.0,
     block_size: int = 5,
 ) -> Stack:
-    """Four residual blocks; an image becomes the mean over positions of the last.
+    """Build a ResNet-12: four residual blocks, then the mean over positions.
 
     Args:
       filters: output channels of each block.
-      drop_rate: of DropBlock, in all blocks; 0 for none.
-      block_size: of DropBlock.
+      drop_rate: fraction of positions that DropBlock removes in every block.
+      block_size: side length of the squares that DropBlock removes.
+
+    Returns:
+      A stack from images `[N, H, W, C]` to `[N, filters[-1]]`.
+
+    Example:
+      >>> len(resnet12((8, 8)))
+      2
     """
     if not filters or min(filters) < 1 or not 0 <= drop_rate < 1 or block_size < 1:
         raise InputError(

@@ -1,7 +1,7 @@
-"""A network as an ordered stack of layers, of which any contiguous part can be run.
+"""A network as an ordered stack of layers, any contiguous part of which can be run.
 
-MLTI mixes hidden representations `H^l`, gradient-based learners adapt some layers and
-share the others: both need a network that can be entered and left at any layer.
+MLTI mixes hidden representations `H^l`; gradient-based learners adapt some layers and
+share the others. Both need a network that can be entered and left at any layer.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
+import flax.struct
 import jax
 
 from mlti_jax._internal.checks import unknown_name
@@ -21,13 +22,13 @@ COMPUTE_DTYPES = ("float32", "bfloat16")
 
 
 class LinearMap(NamedTuple):
-    """A block's linear map at work, as a hook is shown it.
+    """The linear map of a block, as passed to a hook.
 
     Attributes:
-      output: what the map gives, before it is normalised.
-      kernel: the map's kernel.
-      apply: `kernel -> output`, the same input under another kernel of that shape.
-      input: what the map is applied to.
+      output: output of the map, before normalization.
+      kernel: the kernel.
+      apply: `kernel -> output`, applies another kernel of the same shape to the input.
+      input: input of the map.
     """
 
     output: Array
@@ -36,47 +37,72 @@ class LinearMap(NamedTuple):
     input: Array
 
 
-# (layer, its linear map) -> what is normalised instead of the map's output
+# (layer, its linear map) -> replacement for the output of the map
 Hook = Callable[[int, LinearMap], Array]
-# The same for one layer.
-LayerHook = Callable[[LinearMap], Array]
 
 
-class Mode(NamedTuple):
-    """How a network is run; static.
+@flax.struct.dataclass
+class Context:
+    """How a network processes one set of samples.
 
     Attributes:
-      train: noise (dropout) is on and running averages are updated.
-      batch_statistics: normalise by the statistics of the set at hand rather than by
-        the running averages.
+      key: PRNG key for noise such as dropout; required only if a layer draws noise
+        in training.
+      weight: `[N]`, 0 for padding, which must not enter batch statistics; None if all
+        samples count.
+      train: static; turns dropout on and updates the running averages.
+      batch_statistics: static; normalize with the statistics of the given samples
+        instead of the running averages. Always on in training.
+      hook: static; `(layer, LinearMap) -> output`, may replace the output of the
+        linear map of a block before it is normalized.
     """
 
-    train: bool = False
-    batch_statistics: bool = True
+    key: Array | None = None
+    weight: Array | None = None
+    train: bool = flax.struct.field(pytree_node=False, default=False)
+    batch_statistics: bool = flax.struct.field(pytree_node=False, default=True)
+    hook: Hook | None = flax.struct.field(pytree_node=False, default=None)
+
+    def for_layer(self, index: int) -> Context:
+        """Return the context of layer `index`, whose hook takes the map alone."""
+        if self.hook is None:
+            return self
+        return self.replace(hook=partial(self.hook, index))
+
+    def linear(
+        self, h: Array, kernel: Array, function: Callable[[Array, Array], Array]
+    ) -> Array:
+        """Apply a block's linear map `function(h, kernel)`, then the hook if any."""
+        output = function(h, kernel)
+        if self.hook is None:
+            return output
+        linear = LinearMap(output, kernel, partial(function, h), h)
+        return self.hook(linear)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
     """Layers `0..L-1`; the input of layer l is `H^l`, so `H^0` is the network's input.
 
-    Each layer is a Flax module called as `layer(h, mode, weight=..., hook=...)`, with
-    parameters in the collection `params` and running averages in `batch_stats`.
+    Each layer is a Flax module called as `layer(h, context)`, with parameters in the
+    collection `params` and running averages in `batch_stats`.
 
     Attributes:
       layers: the modules, in order.
-      tied: for each layer, the layer whose parameters it uses: itself, or one before
-        it that is made alike. Then its own entry in `params` is empty: what trains
-        or adapts parameters has to name the other. None: every layer has its own.
-      dtype: what layers compute in, `float32` or `bfloat16`; parameters, statistics
-        and what the whole stack gives stay in float32.
+      tied: for each layer, the layer whose parameters it uses: itself, or an earlier
+        layer of the same structure. The entry of a tied layer in `params` is empty, so
+        code that trains or adapts parameters must use the entry of the owner. None if
+        every layer has its own parameters.
+      dtype: dtype in which layers compute, `float32` or `bfloat16`; parameters,
+        statistics and the output of the whole stack stay in float32.
     """
 
     layers: tuple[nn.Module, ...]
     tied: tuple[int, ...] | None = None
     dtype: str = "float32"
 
-    def computing_in(self, dtype: str) -> Stack:
-        """The stack, computing in `float32` or `bfloat16`."""
+    def with_compute_dtype(self, dtype: str) -> Stack:
+        """Return a copy that computes in `float32` or `bfloat16`."""
         if dtype not in COMPUTE_DTYPES:
             raise unknown_name("compute_dtype", dtype, COMPUTE_DTYPES)
         return dataclasses.replace(self, dtype=dtype)
@@ -85,30 +111,31 @@ class Stack:
         return len(self.layers)
 
     def append(self, layer: nn.Module) -> Stack:
-        """The stack with one more layer on top."""
+        """Return a stack with one more layer on top."""
         tied = None if self.tied is None else (*self.tied, len(self))
         return Stack((*self.layers, layer), tied, self.dtype)
 
     def _owner(self, index: int) -> int:
-        """The layer whose parameters a layer uses."""
+        """Return the layer whose parameters layer `index` uses."""
         return index if self.tied is None else self.tied[index]
 
     def init(self, key: Array, x: PyTree) -> tuple[tuple, tuple]:
-        """Initialises all layers on an input `x`, every leaf `[N, ...]`.
+        """Initialize all layers on an input `x`, every leaf `[N, ...]`.
 
         Returns:
-          `(params, state)`, each a tuple with one entry a layer.
+          `(params, state)`, each a tuple with one entry per layer.
         """
-        params, state = [], []
+        params: list[Any] = []
+        state: list[Any] = []
+        context = Context()
         for index, layer in enumerate(self.layers):
             layer_key = jax.random.fold_in(key, index)
-            mode = Mode(train=False, batch_statistics=True)
             owner = self._owner(index)
             if owner == index:
-                x, variables = layer.init_with_output(layer_key, x, mode)
+                x, variables = layer.init_with_output(layer_key, x, context)
             else:
                 shared = {"params": params[owner]}
-                x, variables = layer.apply(shared, x, mode, mutable=["batch_stats"])
+                x, variables = layer.apply(shared, x, context, mutable=["batch_stats"])
             params.append(variables.get("params", {}))
             state.append(variables.get("batch_stats", {}))
         return tuple(params), tuple(state)
@@ -120,73 +147,47 @@ class Stack:
         h: PyTree,
         start: int = 0,
         stop: int | None = None,
-        *,
-        key: Array | None = None,
-        mode: Mode = Mode(),
-        weight: Array | None = None,
-        hook: Hook | None = None,
+        context: Context = Context(),
     ) -> tuple[PyTree, tuple]:
-        """Runs the layers `start..stop-1`: from `H^start` to `H^stop`.
+        """Run the layers `start..stop-1`: from `H^start` to `H^stop`.
 
         Args:
-          params: one entry a layer, of the whole stack.
-          state: running averages, one entry a layer, of the whole stack.
+          params: parameters of the whole stack, one entry per layer.
+          state: running averages of the whole stack, one entry per layer.
           h: `H^start`, every leaf `[N, ...]`.
-          start: the layer whose input `h` is.
-          stop: the first layer that is not run; all the rest if None.
-          key: a PRNG key for noise, needed if a layer draws any in training.
-          mode: train or not, and which statistics normalise.
-          weight: `[N]`, 0 for samples that must not enter the statistics.
-          hook: `(layer, LinearMap) -> output`, may change what a block's linear map
-            gives before it is normalised.
+          start: the layer whose input is `h`.
+          stop: the first layer that is not run; None runs all remaining layers.
+          context: key, mode, sample weights and hook.
 
         Returns:
-          `(H^stop, state)`, with the state of the layers run brought up to date.
+          `(H^stop, state)`, with the state of the layers that were run updated.
         """
         stop = len(self) if stop is None else stop
-        state = list(state)
+        new_state = list(state)
         h = _cast(h, self.dtype)
         for index in range(start, stop):
-            rngs = {} if key is None else {"dropout": jax.random.fold_in(key, index)}
-            layer_hook = None if hook is None else _bind(hook, index)
+            rngs = {}
+            if context.key is not None:
+                rngs = {"dropout": jax.random.fold_in(context.key, index)}
             h, updated = self.layers[index].apply(
                 {
                     "params": _cast(params[self._owner(index)], self.dtype),
                     "batch_stats": state[index],
                 },
                 h,
-                mode,
-                weight=weight,
-                hook=layer_hook,
+                context.for_layer(index),
                 rngs=rngs,
-                mutable=["batch_stats"] if mode.train else [],
+                mutable=["batch_stats"] if context.train else [],
             )
-            if mode.train:
-                state[index] = updated.get("batch_stats", state[index])
-        return (_cast(h, "float32") if stop == len(self) else h), tuple(state)
+            if context.train:
+                new_state[index] = updated.get("batch_stats", state[index])
+        return (_cast(h, "float32") if stop == len(self) else h), tuple(new_state)
 
 
 def _cast(tree: PyTree, dtype: str) -> PyTree:
-    """Float32 or bfloat16 leaves in `dtype`; others (tokens, float64) as they are."""
+    """Cast float32 and bfloat16 leaves to `dtype`; keep others (tokens, float64)."""
 
     def cast(leaf: Array) -> Array:
         return leaf.astype(dtype) if str(leaf.dtype) in COMPUTE_DTYPES else leaf
 
     return jax.tree.map(cast, tree)
-
-
-def _bind(hook: Hook, index: int) -> LayerHook:
-    return lambda linear: hook(index, linear)
-
-
-def run_linear(
-    hook: LayerHook | None,
-    h: Array,
-    kernel: Array,
-    function: Callable[[Array, Array], Array],
-) -> Array:
-    """A block's linear map `function(h, kernel)`, and what the hook makes of it."""
-    output = function(h, kernel)
-    if hook is None:
-        return output
-    return hook(LinearMap(output, kernel, partial(function, h), h))

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from mlti_jax import ops
 from mlti_jax._internal import extras
 from mlti_jax.backbones._mlp import dense_blocks
-from mlti_jax.backbones._stack import LayerHook, Mode, Stack
+from mlti_jax.backbones._stack import Context, Stack
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
@@ -112,14 +112,8 @@ class TokenMean(nn.Module):
     train_table: bool = False
 
     @nn.compact
-    def __call__(
-        self,
-        h: PyTree,
-        mode: Mode,
-        weight: Array | None = None,
-        hook: LayerHook | None = None,
-    ) -> Array:
-        del mode, weight, hook
+    def __call__(self, h: PyTree, context: Context) -> Array:
+        del context
         ids, mask = tokens(h)
         vectors = self.table.vectors
         if self.train_table:

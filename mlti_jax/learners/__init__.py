@@ -1,17 +1,16 @@
-"""Meta-learners. A new one is one file and one line in `FAMILIES`."""
+"""Meta-learners for one task. A new one is one file and one line in `FAMILIES`."""
 
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from mlti_jax._internal.checks import check_options, unknown_name
 from mlti_jax.backbones import Stack
 from mlti_jax.learners._base import (
-    CLASSIFICATION,
-    REGRESSION,
     Aux,
     Learner,
-    Objective,
     Perturbation,
+    TaskContext,
     Variables,
 )
 from mlti_jax.learners._gradient import GradientLearner
@@ -24,14 +23,8 @@ from mlti_jax.learners._maml import (
     metasgd,
 )
 from mlti_jax.learners._metric import MetricLearner, matchingnet, protonet, prototypes
-from mlti_jax.learners._supervised import (
-    MultiTaskLearner,
-    SupervisedLearner,
-    logistic_regression,
-    mtl,
-    sl,
-)
-from mlti_jax.learners._update_rules import UpdateRule
+from mlti_jax.learners._objectives import CLASSIFICATION, REGRESSION, Objective
+from mlti_jax.learners._supervised import mtl, sl
 
 # By family, as in each learner's `family`.
 FAMILIES: dict[str, dict[str, Callable[..., Learner]]] = {
@@ -53,17 +46,25 @@ def make(
     outputs: int,
     *,
     facts: Mapping[str, int] | None = None,
-    **options,
+    **options: Any,
 ) -> Learner:
-    """Builds a learner by its name.
+    """Build a learner by name.
 
     Args:
       name: one of `LEARNERS`.
       backbone: the network without a head.
-      outputs: classes of a task, or length of a regression target.
-      facts: of the training data, `base_classes` and `base_groups`; a learner is given
-        those that its function names.
-      **options: the learner's hyper-parameters.
+      outputs: number of classes per task, or length of a regression target.
+      facts: facts of the training data, `base_classes` and `base_groups`; passed to
+        the factories that have such a parameter.
+      **options: hyper-parameters of the learner.
+
+    Raises:
+      InputError: if the name or an option is unknown.
+
+    Example:
+      >>> from mlti_jax import backbones
+      >>> make("maml", backbones.mlp((32, 32)), outputs=5, steps=3).steps
+      3
     """
     if name not in LEARNERS:
         raise unknown_name("learner", name, LEARNERS)
@@ -83,15 +84,12 @@ __all__ = [
     "GradientLearner",
     "Learner",
     "MetricLearner",
-    "MultiTaskLearner",
     "Objective",
     "Perturbation",
-    "SupervisedLearner",
-    "UpdateRule",
+    "TaskContext",
     "Variables",
     "adapt",
     "anil",
-    "logistic_regression",
     "make",
     "maml",
     "matchingnet",

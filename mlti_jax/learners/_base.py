@@ -1,6 +1,6 @@
-"""What every learner offers: the learner seam.
+"""The learner seam: what every learner offers, for *one* task.
 
-A learner speaks of *one* task. Strategies batch it over tasks with `jax.vmap`.
+Strategies batch a learner over the tasks of a meta-batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax._internal.checks import unknown_name
-from mlti_jax.backbones import Hook, Mode, Stack
+from mlti_jax.backbones import Context, Hook, Stack
+from mlti_jax.learners._objectives import Objective
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 NORM_POLICIES = ("batch", "running")
@@ -21,12 +22,12 @@ NORM_POLICIES = ("batch", "running")
 
 @flax.struct.dataclass
 class Variables:
-    """All that training changes.
+    """Everything that training changes.
 
     Attributes:
-      params: the learner's parameters, changed by the optimiser.
-      state: running averages of the normalisation, one entry a layer.
-      strategy: parameters of the strategy, changed by the optimiser too.
+      params: parameters of the learner, updated by the optimizer.
+      state: running averages of the normalization, one entry per layer.
+      strategy: parameters of the strategy, also updated by the optimizer.
     """
 
     params: PyTree
@@ -36,16 +37,16 @@ class Variables:
 
 @flax.struct.dataclass
 class Aux:
-    """What a learner tells of a task besides the loss.
+    """Outputs of `Learner.loss` besides the loss.
 
     Attributes:
-      state: the running averages, brought up to date.
+      state: updated running averages.
       metric: scalar, accuracy or mean squared error on the query set.
       outputs: `[N_q, C]`, logits or predictions for the query set.
-      loss_before: scalar, the query loss before adaptation (equal to the loss where
+      loss_before: scalar, the query loss before adaptation (equal to the loss if
         nothing is adapted).
       outputs_before: `[N_q, C]`, the outputs before adaptation.
-      weight: `[N_q]`, that of the query samples; None if all count.
+      weight: `[N_q]`, the weight of the query samples; None if all count.
     """
 
     state: PyTree
@@ -57,13 +58,13 @@ class Aux:
 
 
 class Perturbation(NamedTuple):
-    """What is done to hidden outputs inside a task, before they are normalised.
+    """Noise on hidden outputs within a task, before they are normalized.
 
-    Gradient-based learners take it, for Meta-Dropout.
+    Only gradient-based learners support it (Meta-Dropout).
 
     Attributes:
-      support: `key -> Hook`, noise for the support set; the inner loop draws it anew
-        in every step, in training and at test.
+      support: `key -> Hook`, the noise on the support set; the inner loop draws it
+        again in every step, in training and at test time.
       query: the hook for the query set, without noise.
       samples: draws whose losses are averaged in each inner step of training.
       eval_samples: the same at test time.
@@ -75,144 +76,136 @@ class Perturbation(NamedTuple):
     eval_samples: int = 1
 
 
-class Objective(NamedTuple):
-    """What is minimised and what is reported.
+@flax.struct.dataclass
+class TaskContext:
+    """How a learner processes one task.
 
     Attributes:
-      metric_name: as it stands in results, `accuracy` or `mse`.
-      loss: `(outputs [N, C], batch) -> scalar`.
-      metric: `(outputs [N, C], batch) -> scalar`.
-      higher_is_better: whether a larger metric is better.
+      key: PRNG key for all randomness within the task.
+      train: static; whether this is training. It sets the number of inner steps, the
+        noise and the batch-norm statistics.
+      perturbation: static; noise on hidden outputs, None for none.
     """
 
-    metric_name: str
-    loss: Callable[[Array, Batch], Array]
-    metric: Callable[[Array, Batch], Array]
-    higher_is_better: bool
+    key: Array
+    train: bool = flax.struct.field(pytree_node=False, default=False)
+    perturbation: Perturbation | None = flax.struct.field(
+        pytree_node=False, default=None
+    )
 
 
 class Learner(Protocol):
-    """A meta-learning algorithm, for one task.
+    """A meta-learning algorithm for one task.
 
     Attributes:
-      family: `gradient` (adapts by gradients), `metric` (compares) or `supervised`
-        (trains a classifier); which strategies apply is told by it.
-      episodic: whether it trains on tasks; if not, on flat batches.
+      family: `gradient` (adapts with gradient steps), `metric` (compares embeddings)
+        or `supervised` (trains a classifier); determines which strategies apply.
+      episodic: whether training uses tasks; if not, it uses flat batches.
       stack: the network.
       objective: loss and metric.
-      joint_statistics: whether support and query are normalised as one batch.
+      norm: statistics used at test time, one of `NORM_POLICIES`.
+      joint_statistics: whether support and query are normalized as one batch.
       class_pairs: whether interpolated tasks must keep hard labels, so that Eq. 6
-        serves on label-sharing tasks too.
-      shared_layers: how many of the first layers are the same for all tasks.
+        applies to label-sharing tasks too.
+      shared_layers: number of leading layers that all tasks share.
       deepest_mixing_layer: tasks can be interpolated at the layers from 0 to this one,
         the last whose input is shared by all tasks; never at the output.
-      norm: which statistics normalise at test time, one of `NORM_POLICIES`.
     """
 
-    family: str
-    episodic: bool
-    stack: Stack
-    objective: Objective
-    joint_statistics: bool
-    class_pairs: bool
-    norm: str
+    @property
+    def family(self) -> str: ...  # noqa: D102
 
     @property
-    def shared_layers(self) -> int:
-        """How many of the first layers are the same for all tasks."""
-        ...
+    def episodic(self) -> bool: ...  # noqa: D102
 
     @property
-    def deepest_mixing_layer(self) -> int:
-        """The last layer at whose input tasks can be interpolated."""
-        ...
+    def stack(self) -> Stack: ...  # noqa: D102
+
+    @property
+    def objective(self) -> Objective: ...  # noqa: D102
+
+    @property
+    def norm(self) -> str: ...  # noqa: D102
+
+    @property
+    def joint_statistics(self) -> bool: ...  # noqa: D102
+
+    @property
+    def class_pairs(self) -> bool: ...  # noqa: D102
+
+    @property
+    def shared_layers(self) -> int: ...  # noqa: D102
+
+    @property
+    def deepest_mixing_layer(self) -> int: ...  # noqa: D102
 
     def init(self, key: Array, x: PyTree) -> Variables:
-        """Initialises on an input `x`, every leaf `[N, ...]`."""
+        """Initialize on an input `x`, every leaf `[N, ...]`."""
         ...
 
     def embed(
-        self, variables: Variables, task: Task, key: Array, layer: int, train: bool
+        self, variables: Variables, task: Task, context: TaskContext, layer: int
     ) -> tuple[Task, PyTree]:
-        """Moves a task's x from the input to the static `layer`."""
+        """Move the x of a task from the input to the static `layer`.
+
+        Returns:
+          The task, and the updated state.
+        """
         ...
 
     def loss(
-        self, variables: Variables, task: Task, key: Array, layer: int, train: bool
+        self, variables: Variables, task: Task, context: TaskContext, layer: int = 0
     ) -> tuple[Array, Aux]:
-        """The task's loss, where the task's x enters at the static `layer`."""
+        """Compute the loss of a task whose x is at the static `layer`."""
         ...
 
     def predict(
-        self, variables: Variables, support: Batch, query_x: PyTree, key: Array
+        self,
+        variables: Variables,
+        support: Batch,
+        query_x: PyTree,
+        context: TaskContext,
     ) -> Array:
-        """Outputs `[N_q, C]` for new samples, given a support set."""
+        """Compute outputs `[N_q, C]` for new samples, given a support set."""
         ...
 
 
-# -------------------------------------------------------------------- objectives
-
-
-def weighted_mean(values: Array, weight: Array | None) -> Array:
-    """The mean of `values [N]` over the samples that count."""
-    if weight is None:
-        return values.mean()
-    return jnp.sum(values * weight) / jnp.maximum(weight.sum(), 1.0)
-
-
-def cross_entropy(logits: Array, batch: Batch) -> Array:
-    r""":math:`-\frac1N \sum_k \sum_r y_{kr} \log \mathrm{softmax}(z_k)_r`."""
-    log_probabilities = jax.nn.log_softmax(logits)
-    return weighted_mean(-jnp.sum(batch.y * log_probabilities, axis=-1), batch.weight)
-
-
-def accuracy(logits: Array, batch: Batch) -> Array:
-    """The share of samples whose likeliest class is that of the largest label."""
-    correct = jnp.argmax(logits, axis=-1) == jnp.argmax(batch.y, axis=-1)
-    return weighted_mean(correct.astype(jnp.float32), batch.weight)
-
-
-def mean_squared_error(outputs: Array, batch: Batch) -> Array:
-    r""":math:`\frac{1}{ND} \sum_k \|f(x_k) - y_k\|^2`, for targets of length D."""
-    return weighted_mean(jnp.mean((outputs - batch.y) ** 2, axis=-1), batch.weight)
-
-
-CLASSIFICATION = Objective("accuracy", cross_entropy, accuracy, True)
-REGRESSION = Objective("mse", mean_squared_error, mean_squared_error, False)
-
-
-# ------------------------------------------------------------- running the network
-
-
 def check_norm(norm: str) -> None:
-    """Refuses a batch-norm policy that there is not."""
+    """Raise `InputError` if the batch-norm policy is unknown."""
     if norm not in NORM_POLICIES:
         raise unknown_name("batch-norm policy", norm, NORM_POLICIES)
 
 
-def mode_for(norm: str, train: bool) -> Mode:
-    """How the network is run, by the batch-norm policy.
+def network_context(
+    norm: str,
+    train: bool,
+    key: Array | None = None,
+    weight: Array | None = None,
+    hook: Hook | None = None,
+) -> Context:
+    """Build the context in which a network runs under a batch-norm policy.
 
-    In training the statistics of the set at hand normalise, and the running averages
-    follow; at test time, `batch` goes on with the set at hand and `running` uses the
-    averages.
+    Training normalizes with the statistics of the given samples and updates the
+    running averages. At test time, `batch` still uses the given samples and `running`
+    uses the averages.
     """
-    return Mode(train=train, batch_statistics=train or norm == "batch")
+    batch_statistics = train or norm == "batch"
+    return Context(key, weight, train, batch_statistics, hook)
 
 
 def shared_features(learner: Learner, variables: Variables, x: PyTree) -> PyTree:
-    """What the shared layers make of samples at test time, one by one.
+    """Compute the features of the shared layers at test time, sample by sample.
 
-    Needs the batch-norm policy `running`: with the statistics of the set at hand a
-    sample's features depend on the task that it is in.
+    Requires the batch-norm policy `running`: with batch statistics the features of a
+    sample depend on its task.
 
     Args:
-      learner: whose layers.
-      variables: of the learner.
+      learner: the learner.
+      variables: its variables.
       x: samples, every leaf `[N, ...]`.
 
     Returns:
-      Their representation at layer `learner.shared_layers`.
+      The representation at layer `learner.shared_layers`.
     """
     h, _ = learner.stack.apply(
         variables.params["model"],
@@ -220,18 +213,18 @@ def shared_features(learner: Learner, variables: Variables, x: PyTree) -> PyTree
         x,
         0,
         learner.shared_layers,
-        mode=mode_for(learner.norm, train=False),
+        network_context(learner.norm, train=False),
     )
     return h
 
 
 def concatenate(a: PyTree, b: PyTree) -> PyTree:
-    """Support and query inputs as one batch, leaf by leaf."""
+    """Concatenate support and query inputs, leaf by leaf."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), a, b)
 
 
 def concatenate_weights(support: Batch, query: Batch) -> Array | None:
-    """The weights of support and query as one batch; None if all samples count."""
+    """Concatenate the weights of support and query; None if all samples count."""
     if support.weight is None and query.weight is None:
         return None
 
@@ -243,46 +236,52 @@ def concatenate_weights(support: Batch, query: Batch) -> Array | None:
 
 
 def run_task(
-    stack: Stack,
-    params: PyTree,
-    state: PyTree,
+    learner: Learner,
+    variables: Variables,
     task: Task,
+    context: TaskContext,
     start: int,
-    stop: int | None,
-    *,
-    key: Array,
-    mode: Mode,
-    joint: bool,
-    hooks: tuple[Hook | None, Hook | None] = (None, None),
+    stop: int,
 ) -> tuple[Task, PyTree]:
-    """Runs the layers `start..stop-1` on both sets of a task.
+    """Run the layers `start..stop-1` of a learner's network on both sets of a task.
 
-    Args:
-      joint: whether the two sets are normalised as one batch or each by itself.
-      hooks: for the support and the query set, where they are not one batch.
+    The two sets are normalized as one batch if `learner.joint_statistics`, else each
+    with its own statistics. A perturbation draws the noise on the support set from
+    `context.key`.
 
     Returns:
-      The task with x at layer `stop`, and the state.
+      The task with x at layer `stop`, and the updated state.
     """
     if start == stop:
-        return task, state
-    key_support, key_query = jax.random.split(key)
+        return task, variables.state
+    key_support, key_query = jax.random.split(context.key)
 
     def run(state, x, weight, key, hook=None):
-        return stack.apply(
-            params, state, x, start, stop, key=key, mode=mode, weight=weight, hook=hook
+        return learner.stack.apply(
+            variables.params["model"],
+            state,
+            x,
+            start,
+            stop,
+            network_context(learner.norm, context.train, key, weight, hook),
         )
 
     support, query = task.support, task.query
-    if joint:
+    if learner.joint_statistics:
         weight = concatenate_weights(support, query)
         both = concatenate(support.x, query.x)
-        h, state = run(state, both, weight, key_support)
+        h, state = run(variables.state, both, weight, key_support)
         size = support.y.shape[0]
         support_x = jax.tree.map(lambda leaf: leaf[:size], h)
         query_x = jax.tree.map(lambda leaf: leaf[size:], h)
     else:
-        support_x, state = run(state, support.x, support.weight, key_support, hooks[0])
+        noise = context.perturbation
+        hooks: tuple[Hook | None, Hook | None] = (None, None)
+        if noise is not None:
+            hooks = (noise.support(context.key), noise.query)
+        support_x, state = run(
+            variables.state, support.x, support.weight, key_support, hooks[0]
+        )
         query_x, state = run(state, query.x, query.weight, key_query, hooks[1])
     task = task.replace(
         support=support.replace(x=support_x), query=query.replace(x=query_x)

@@ -1,8 +1,8 @@
 """Full-context embeddings of Matching Networks (Vinyals et al. 2016, appendix A).
 
-A sample is embedded with the whole support set in view: support samples by an LSTM
-that runs over the set in both directions (A.2), queries by an LSTM that looks at the
-set again and again (A.1).
+Embeddings depend on the whole support set: support samples pass through an LSTM that
+runs over the set in both directions (A.2), queries through an LSTM that attends to the
+set repeatedly (A.1).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from mlti_jax.types import Array, Batch, PyTree
 
 
 def init_lstm(key: Array, size: int, recurrent: int) -> PyTree:
-    """Parameters of an LSTM with input and output of length `size`, D.
+    """Initialize an LSTM with input and output size D.
 
     Args:
-      key: random key.
+      key: PRNG key.
       size: D.
-      recurrent: R, the length of what comes back from the last step: D, or more
-        where something else is joined to the output.
+      recurrent: R, the size of the recurrent input: D, or more if something else is
+        concatenated to the output.
 
     Returns:
       `input [D, 4D]` and `recurrent [R, 4D]`, random with variance 1 / D and 1 / R, and
-      `bias [4D]`, zeros; the four parts are the gates of `lstm_step`, in their order.
+      `bias [4D]`, zeros; the four parts are the gates in the order of `lstm_step`.
     """
     key_input, key_recurrent = jax.random.split(key)
     initial = nn.initializers.lecun_normal()
@@ -40,10 +40,10 @@ def init_lstm(key: Array, size: int, recurrent: int) -> PyTree:
 
 
 def lstm_step(gates: Array, cell: Array) -> tuple[Array, Array]:
-    r"""One step of an LSTM, from the linear part of its gates on.
+    r"""Compute one LSTM step from the linear part of its gates.
 
-    .. math:: c' = \sigma(f) \circ c + \sigma(i) \circ \tanh(g), \quad
-              h' = \sigma(o) \circ \tanh(c')
+    $$c' = \sigma(f) \circ c + \sigma(i) \circ \tanh(g), \quad
+      h' = \sigma(o) \circ \tanh(c')$$
 
     Args:
       gates: `[..., 4D]`, the parts i, f, g and o.
@@ -58,12 +58,12 @@ def lstm_step(gates: Array, cell: Array) -> tuple[Array, Array]:
 
 
 def run_lstm(params: PyTree, x: Array, counts: Array, reverse: bool = False) -> Array:
-    """Outputs `[N, D]` of an LSTM that runs over `x [N, D]` from a state of zeros.
+    """Run an LSTM over `x [N, D]` from a zero state; returns outputs `[N, D]`.
 
     Args:
-      params: of `init_lstm`, with R = D.
+      params: from `init_lstm`, with R = D.
       x: `[N, D]`.
-      counts: `[N]` of bool; the state passes unchanged where it is False.
+      counts: `[N]` of bool; samples where it is False leave the state unchanged.
       reverse: whether to run from the last sample to the first.
     """
     inputs = x @ params["input"] + params["bias"]
@@ -82,25 +82,26 @@ def run_lstm(params: PyTree, x: Array, counts: Array, reverse: bool = False) -> 
 class FullContext:
     r"""Embeds support and query given the support set S.
 
-    Support samples, with an LSTM in each direction (A.2):
+    Support samples, with one LSTM per direction (A.2):
 
-    .. math:: g(x_i, S) = \overrightarrow{h}_i + \overleftarrow{h}_i + g'(x_i)
+    $$g(x_i, S) = \overrightarrow{h}_i + \overleftarrow{h}_i + g'(x_i)$$
 
-    A query, in K steps from :math:`h_0 = f'(x)` and :math:`c_0 = 0` (A.1, Eq. 3 to 6
-    of the arXiv version, which leaves the first state open):
+    A query, in K steps from $h_0 = f'(x)$ and $c_0 = 0$ (A.1, Eqs. 3 to 6 of the arXiv
+    version, which does not specify the initial state):
 
-    .. math::
+    $$\begin{aligned}
       \hat{h}_k, c_k &= \mathrm{LSTM}(f'(x), [h_{k-1}, r_{k-1}], c_{k-1}) \\
       h_k &= \hat{h}_k + f'(x) \\
       r_{k-1} &= \sum_i a_i\, g(x_i, S), \quad
       a = \mathrm{softmax}_i(h_{k-1}^\top g(x_i, S))
+    \end{aligned}$$
 
-    and :math:`f(x, S) = h_K`. Here f' = g', the network below. The three LSTMs have
-    :math:`28 D^2 + 12 D` parameters for embeddings of length D.
+    and $f(x, S) = h_K$. Here f' = g', the network below. The three LSTMs have
+    $28 D^2 + 12 D$ parameters for embeddings of length D.
 
-    The order of the support samples matters, as in the original, since an LSTM runs
-    over them. `sample_task` lists them class by class: where labels mean the same in
-    every task, a sample's place then tells its class.
+    As in the original, the order of the support samples matters, because an LSTM runs
+    over them. `sample_task` lists them class by class, so on label-sharing data the
+    position of a sample reveals its class.
 
     Attributes:
       steps: K.
@@ -109,7 +110,7 @@ class FullContext:
     steps: int
 
     def init(self, key: Array, size: int) -> PyTree:
-        """Parameters of the three LSTMs, for embeddings of length `size`."""
+        """Initialize the three LSTMs for embeddings of length `size`."""
         forward, backward, attention = jax.random.split(key, 3)
         return {
             "forward": init_lstm(forward, size, size),
@@ -120,15 +121,16 @@ class FullContext:
     def apply(
         self, params: PyTree, support: Batch, query_h: Array
     ) -> tuple[Array, Array]:
-        """From embeddings g'(x_i) and f'(x) to g(x_i, S) and f(x, S).
+        """Compute g(x_i, S) and f(x, S) from the embeddings g'(x_i) and f'(x).
 
         Args:
-          params: of `init`.
-          support: its x embedded as `[N, D]`. Samples of weight 0 change nothing.
+          params: from `init`.
+          support: the support set with embeddings `[N, D]` as x; samples of weight 0
+            have no effect.
           query_h: `[N_q, D]`.
 
         Returns:
-          Embeddings of the support `[N, D]` and of the queries `[N_q, D]`.
+          Embeddings of the support set `[N, D]` and of the queries `[N_q, D]`.
         """
         chex.assert_rank([support.x, query_h], 2)
         if support.weight is None:

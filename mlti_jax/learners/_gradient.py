@@ -1,8 +1,8 @@
 """Gradient-based meta-learning (Sec. 2, Eq. 1).
 
 A learner of this family is an inner loop with an *update rule* (how a gradient becomes
-a step, see `update_rules.py`) and a set of *adapted layers*: MAML, ANIL, MetaSGD and
-Meta-Curvature are a few lines each in `maml.py`.
+a step, see `_update_rules.py`) and a set of *adapted layers*. MAML, ANIL, MetaSGD and
+Meta-Curvature are a few lines each in `_maml.py`.
 """
 
 from __future__ import annotations
@@ -12,37 +12,38 @@ from functools import partial
 
 import jax
 
-from mlti_jax.backbones import DenseBlock, Hook, Stack
+from mlti_jax.backbones import Hook, Stack
 from mlti_jax.learners._base import (
     Aux,
-    Objective,
     Perturbation,
+    TaskContext,
     Variables,
     check_norm,
-    mode_for,
+    network_context,
     run_task,
 )
-from mlti_jax.learners._inner_loop import adapt, mean_over
-from mlti_jax.learners._low_rank import Displaced, LowRank, without_kernel
+from mlti_jax.learners._inner_loop import descend, mean_over
+from mlti_jax.learners._low_rank import LowRankKernel, adapt_low_rank, without_kernel
+from mlti_jax.learners._objectives import Objective
 from mlti_jax.learners._update_rules import UpdateRule
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 
 @dataclasses.dataclass(frozen=True)
 class GradientLearner:
-    """Adapts some layers to a task by gradient descent on its support set.
+    """Adapts some layers to a task with gradient steps on its support set.
 
     Attributes:
-      stack: the network, its head included.
+      stack: the network including its head.
       objective: loss and metric.
       adapted_layers: the layers that the inner loop changes, ascending.
       rule: how a gradient becomes a step.
       steps: inner steps in training.
       eval_steps: inner steps at test time.
-      second_order, remat, unroll: see `adapt`.
+      second_order, remat: see `adapt`.
       norm: batch-norm policy at test time, `batch` or `running`.
-      short_way: whether a linear map of few samples is adapted without its kernel
-        being written, see `low_rank`; the result is the same.
+      low_rank: whether to adapt a linear map of few samples with low-rank updates, see
+        `_low_rank.py`; faster, with the same result.
     """
 
     stack: Stack
@@ -53,21 +54,20 @@ class GradientLearner:
     eval_steps: int = 5
     second_order: bool = True
     remat: bool = False
-    unroll: bool = False
     norm: str = "batch"
-    short_way: bool = True
+    low_rank: bool = True
 
     family = "gradient"
     episodic = True
     joint_statistics = False
     class_pairs = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_norm(self.norm)
 
     @property
     def shared_layers(self) -> int:
-        """`L^s`: the layers before the first adapted one."""
+        """`L^s`: the number of layers before the first adapted one."""
         return self.adapted_layers[0]
 
     @property
@@ -76,261 +76,290 @@ class GradientLearner:
         return self.shared_layers
 
     def init(self, key: Array, x: PyTree) -> Variables:
-        """Initialises on an input `x`, every leaf `[N, ...]`."""
+        """Initialize on an input `x`, every leaf `[N, ...]`."""
         params, state = self.stack.init(key, x)
         rule = self.rule.init(self._adapted(params))
         return Variables(params={"model": params, "rule": rule}, state=state)
 
     def embed(
-        self,
-        variables: Variables,
-        task: Task,
-        key: Array,
-        layer: int,
-        train: bool,
-        perturbation: Perturbation | None = None,
+        self, variables: Variables, task: Task, context: TaskContext, layer: int
     ) -> tuple[Task, PyTree]:
-        """Moves a task's x from the input to `layer`, each set by its statistics.
+        """Move the x of a task from the input to `layer`, each set on its own.
 
-        With a perturbation, the noise of these layers is drawn here, once.
+        A perturbation draws the noise of these layers here, once.
         """
-        hooks = (None, None)
-        if perturbation is not None:
-            hooks = (perturbation.support(key), perturbation.query)
-        return self._run_shared(variables, task, key, 0, layer, train, hooks)
+        return run_task(self, variables, task, context, 0, layer)
 
     def loss(
-        self,
-        variables: Variables,
-        task: Task,
-        key: Array,
-        layer: int,
-        train: bool,
-        perturbation: Perturbation | None = None,
+        self, variables: Variables, task: Task, context: TaskContext, layer: int = 0
     ) -> tuple[Array, Aux]:
-        r"""Eq. 1: :math:`\mathcal{L}(f_\phi; D^q)` with phi adapted to :math:`D^s`.
+        r"""Compute $L(f_\phi; D^q)$ with $\phi$ adapted to $D^s$ (Eq. 1).
 
         The features of the shared layers are computed once, outside the inner loop;
-        with a perturbation, the support set's once for each of its draws.
+        with a perturbation, those of the support set once for each of its draws.
         """
-        key_shared, key_inner, key_outer = jax.random.split(key, 3)
-        first, hook = self.deepest_mixing_layer, None
-        if perturbation is None:
-            task, state = self._run_shared(
-                variables, task, key_shared, layer, first, train
-            )
-            entry = first
-        else:
-            # The support set's features are thrown away, and only its statistics kept:
-            # `adapt` draws its noise anew in every step.
-            hook, entry = perturbation.query, layer
-            hooks = (perturbation.support(key_shared), hook)
-            run, state = self._run_shared(
-                variables, task, key_shared, layer, first, train, hooks
-            )
-            task = task.replace(query=run.query)
+        key_shared, key_inner, key_outer = jax.random.split(context.key, 3)
+        first, noise = self.shared_layers, context.perturbation
+        shared, state = run_task(
+            self, variables, task, context.replace(key=key_shared), layer, first
+        )
         variables = variables.replace(state=state)
-        phi, displaced = self._adapt(
-            variables, task.support, key_inner, entry, train, perturbation
+        # With noise only the statistics of the support set are used from this run: the
+        # inner loop draws its features again in every step.
+        support, entry = (
+            (shared.support, first) if noise is None else (task.support, layer)
+        )
+        query = shared.query
+        phi, low_rank = self._adapt(
+            variables, support, context.replace(key=key_inner), entry
         )
 
-        def judge(params, hook):
+        def evaluate(params, hook):
             outputs, new_state = self._forward(
-                params, state, task.query, first, key_outer, train, hook
+                params, state, query, context.train, key_outer, hook
             )
-            return self.objective.loss(outputs, task.query), outputs, new_state
+            return self.objective.loss(outputs, query), outputs, new_state
 
-        loss_before, outputs_before, _ = judge(variables.params["model"], hook)
-        if displaced is not None:
-            hook = displaced.hook(task.query.x)
-        loss, outputs, state = judge(phi, hook)
-        metric = self.objective.metric(outputs, task.query)
+        hook = None if noise is None else noise.query
+        loss_before, outputs_before, _ = evaluate(variables.params["model"], hook)
+        if low_rank is not None:
+            hook = low_rank.hook(query.x)
+        loss, outputs, state = evaluate(phi, hook)
+        metric = self.objective.metric(outputs, query)
         return loss, Aux(
-            state, metric, outputs, loss_before, outputs_before, task.query.weight
+            state, metric, outputs, loss_before, outputs_before, query.weight
         )
 
     def adapt(
         self,
         variables: Variables,
         support: Batch,
-        key: Array,
+        context: TaskContext,
         layer: int = 0,
-        train: bool = False,
-        perturbation: Perturbation | None = None,
     ) -> PyTree:
-        r"""The network's parameters after adaptation to `support`.
+        r"""Compute the parameters of the network after adaptation to `support`.
 
         With a perturbation, the loss of step t is
-        :math:`\frac1S \sum_s \mathcal{L}(\phi; D^s, \text{noise}_{ts})`.
+        $\frac1S \sum_s L(\phi; D^s, \mathrm{noise}_{ts})$.
 
         Args:
-          variables: as from `init`.
+          variables: from `init`.
           support: the support set, its x at `layer`.
-          key: a PRNG key for noise (dropout), used in training only.
-          layer: the layer at which x enters, at most `L^s`.
-          train: whether this is training: number of steps, noise, statistics.
-          perturbation: noise on hidden outputs.
+          context: key, mode and perturbation.
+          layer: the layer at which x enters, at most `shared_layers`.
 
         Returns:
-          Parameters of the whole stack, one entry a layer; shared layers unchanged.
+          Parameters of the whole stack, one entry per layer; shared layers unchanged.
         """
-        phi, displaced = self._adapt(
-            variables, support, key, layer, train, perturbation
-        )
-        if displaced is None:
+        phi, low_rank = self._adapt(variables, support, context, layer)
+        if low_rank is None:
             return phi
-        first = dict(phi[self.shared_layers], kernel=displaced.kernel())
-        return (*phi[: self.shared_layers], first, *phi[self.shared_layers + 1 :])
-
-    def _adapt(
-        self,
-        variables: Variables,
-        support: Batch,
-        key: Array,
-        layer: int,
-        train: bool,
-        perturbation: Perturbation | None = None,
-    ) -> tuple[tuple, Displaced | None]:
-        """As `adapt`; the first kernel may be left as it is, and its change apart."""
-        params, state = variables.params["model"], variables.state
-        rule_params = variables.params["rule"]
-        first = self.deepest_mixing_layer
-        num_steps = self.steps if train else self.eval_steps
-
-        def shared(key: Array, hook: Hook | None = None) -> PyTree:
-            return self.stack.apply(
-                params,
-                state,
-                support.x,
-                layer,
-                first,
-                key=key,
-                mode=mode_for(self.norm, train),
-                weight=support.weight,
-                hook=hook,
-            )[0]
-
-        def loss_of(adapted, h, key, hook=None) -> Array:
-            batch = support.replace(x=h)
-            merged = self._merge(params, adapted)
-            outputs, _ = self._forward(merged, state, batch, first, key, train, hook)
-            return self.objective.loss(outputs, batch)
-
-        loop = partial(
-            adapt,
-            num_steps=num_steps,
-            second_order=self.second_order,
-            remat=self.remat,
-            unroll=self.unroll,
-        )
-        start, step = self._adapted(params), partial(self.rule.step, rule_params)
-        if perturbation is None:
-            h = shared(key)
-            low_rank = self._low_rank(params, rule_params, h, num_steps)
-            if low_rank is not None:
-                adapted, displaced = low_rank.adapt(
-                    lambda rest, hook, index: loss_of(
-                        rest, h, jax.random.fold_in(key, index), hook
-                    ),
-                    without_kernel(start),
-                    partial(self.rule.step, without_kernel(rule_params)),
-                    loop,
-                )
-                return self._merge(params, adapted), displaced
-
-            def loss_fn(adapted: PyTree, index: int | Array) -> Array:
-                return loss_of(adapted, h, jax.random.fold_in(key, index))
-
-            return self._merge(params, loop(loss_fn, start, step)), None
-
-        samples = perturbation.samples if train else perturbation.eval_samples
-        keys = jax.random.split(key, (num_steps, samples))
-
-        def draw(key: Array) -> PyTree:
-            return shared(key, perturbation.support(key))
-
-        def loss_of_draw(adapted, h, key) -> Array:
-            return loss_of(adapted, h, key, perturbation.support(key))
-
-        if train:
-            # The shared layers do not change: all draws of all steps at once.
-            features = jax.vmap(jax.vmap(draw))(keys)
-
-            def loss_fn(adapted: PyTree, index: int | Array) -> Array:
-                drawn = jax.tree.map(lambda leaf: leaf[index], features)
-                losses = jax.vmap(partial(loss_of_draw, adapted))
-                return losses(drawn, keys[index]).mean()
-
-            return self._merge(params, loop(loss_fn, start, step)), None
-
-        # Many draws, and nothing to differentiate through: one at a time.
-        def mean_gradient(adapted: PyTree, index: int | Array) -> PyTree:
-            of_draw = jax.grad(loss_of_draw)
-            return mean_over(lambda key: of_draw(adapted, draw(key), key), keys[index])
-
-        adapted = loop(None, start, step, gradient=lambda _: mean_gradient)
-        return self._merge(params, adapted), None
-
-    def _low_rank(self, params, rule_params, h, num_steps: int) -> LowRank | None:
-        """A short way for the first adapted layer's kernel, where there is one.
-
-        There is if it is a linear map of fewer samples than it has inputs.
-        """
-        layer = self.shared_layers
-        if not self.short_way or not isinstance(self.stack.layers[layer], DenseBlock):
-            return None
-        if h.shape[0] >= h.shape[1]:
-            return None
-        # In first-order learning the inner gradient, and so its factor, is a constant.
-        source = h if self.second_order else jax.lax.stop_gradient(h)
-        factors = self.rule.factors(rule_params, source)
-        return LowRank(layer, params[layer]["kernel"], h, factors, num_steps)
+        first = dict(phi[low_rank.layer], kernel=low_rank.kernel())
+        return (*phi[: low_rank.layer], first, *phi[low_rank.layer + 1 :])
 
     def predict(
         self,
         variables: Variables,
         support: Batch,
         query_x: PyTree,
-        key: Array,
-        perturbation: Perturbation | None = None,
+        context: TaskContext,
     ) -> Array:
-        """Outputs `[N_q, C]` of the network adapted to `support`."""
-        phi = self.adapt(variables, support, key, perturbation=perturbation)
-        hook = None if perturbation is None else perturbation.query
-        mode = mode_for(self.norm, train=False)
-        return self.stack.apply(phi, variables.state, query_x, mode=mode, hook=hook)[0]
+        """Compute the outputs `[N_q, C]` of the network adapted to `support`."""
+        phi = self.adapt(variables, support, context)
+        noise = context.perturbation
+        hook = None if noise is None else noise.query
+        outputs, _ = self.stack.apply(
+            phi,
+            variables.state,
+            query_x,
+            context=network_context(self.norm, train=False, hook=hook),
+        )
+        return outputs
 
-    def _run_shared(self, variables, task, key, start, stop, train, hooks=(None, None)):
-        return run_task(
-            self.stack,
+    # ------------------------------------------------------------------ inner loop
+
+    def _adapt(
+        self, variables: Variables, support: Batch, context: TaskContext, layer: int
+    ) -> tuple[tuple, LowRankKernel | None]:
+        """Adapt; the first kernel is returned apart if its update is low-rank."""
+        if context.perturbation is not None:
+            adapt = self._adapt_to_draws if context.train else self._adapt_draw_by_draw
+            return adapt(variables, support, context, layer, context.perturbation), None
+        params, rule_params = variables.params["model"], variables.params["rule"]
+        h = self._support_features(variables, support, context, layer)
+
+        def loss_fn(adapted: PyTree, index: Array, hook: Hook | None = None) -> Array:
+            key = jax.random.fold_in(context.key, index)
+            return self._support_loss(
+                variables, adapted, support.replace(x=h), context.train, key, hook
+            )
+
+        if not self._low_rank_applies(h):
+            step = partial(self.rule.step, rule_params)
+            adapted = self._descend(context, jax.grad(loss_fn), params, step)
+            return self._merge(params, adapted), None
+        # In first-order learning the inner gradient, so its factor too, is constant.
+        source = h if self.second_order else jax.lax.stop_gradient(h)
+        adapted, low_rank = adapt_low_rank(
+            loss_fn,
+            without_kernel(self._adapted(params)),
+            partial(self.rule.step, without_kernel(rule_params)),
+            partial(descend, second_order=self.second_order, remat=self.remat),
+            layer=self.shared_layers,
+            kernel=params[self.shared_layers]["kernel"],
+            h=h,
+            factors=self.rule.factors(rule_params, source),
+            num_steps=self._num_steps(context),
+        )
+        return self._merge(params, adapted), low_rank
+
+    def _adapt_to_draws(
+        self,
+        variables: Variables,
+        support: Batch,
+        context: TaskContext,
+        layer: int,
+        noise: Perturbation,
+    ) -> tuple:
+        """Adapt to all draws of the noise at once, which derivatives go through."""
+        keys = jax.random.split(context.key, (self._num_steps(context), noise.samples))
+
+        def features(key: Array) -> PyTree:
+            hook = noise.support(key)
+            drawn = context.replace(key=key)
+            return self._support_features(variables, support, drawn, layer, hook)
+
+        # The shared layers do not change: compute the draws of all steps at once.
+        drawn = jax.vmap(jax.vmap(features))(keys)
+
+        def loss_fn(adapted: PyTree, index: Array) -> Array:
+            losses = jax.vmap(
+                lambda h, key: self._support_loss(
+                    variables,
+                    adapted,
+                    support.replace(x=h),
+                    context.train,
+                    key,
+                    noise.support(key),
+                )
+            )
+            of_step = jax.tree.map(lambda leaf: leaf[index], drawn)
+            return losses(of_step, keys[index]).mean()
+
+        params = variables.params["model"]
+        step = partial(self.rule.step, variables.params["rule"])
+        adapted = self._descend(context, jax.grad(loss_fn), params, step)
+        return self._merge(params, adapted)
+
+    def _adapt_draw_by_draw(
+        self,
+        variables: Variables,
+        support: Batch,
+        context: TaskContext,
+        layer: int,
+        noise: Perturbation,
+    ) -> tuple:
+        """Adapt to one draw of the noise at a time; bounds memory at test time."""
+        num_steps = self._num_steps(context)
+        keys = jax.random.split(context.key, (num_steps, noise.eval_samples))
+
+        def gradient(adapted: PyTree, index: Array) -> PyTree:
+            def of_draw(key: Array) -> PyTree:
+                hook = noise.support(key)
+                h = self._support_features(
+                    variables, support, context.replace(key=key), layer, hook
+                )
+                return jax.grad(
+                    lambda adapted: self._support_loss(
+                        variables,
+                        adapted,
+                        support.replace(x=h),
+                        context.train,
+                        key,
+                        hook,
+                    )
+                )(adapted)
+
+            return mean_over(of_draw, keys[index])
+
+        params = variables.params["model"]
+        step = partial(self.rule.step, variables.params["rule"])
+        adapted = self._descend(context, gradient, params, step)
+        return self._merge(params, adapted)
+
+    def _descend(self, context: TaskContext, gradient, params: tuple, step) -> tuple:
+        return descend(
+            gradient,
+            self._adapted(params),
+            step,
+            self._num_steps(context),
+            self.second_order,
+            self.remat,
+        )
+
+    def _num_steps(self, context: TaskContext) -> int:
+        return self.steps if context.train else self.eval_steps
+
+    def _support_features(
+        self,
+        variables: Variables,
+        support: Batch,
+        context: TaskContext,
+        layer: int,
+        hook: Hook | None = None,
+    ) -> PyTree:
+        """Move the support set's x from `layer` to the first adapted layer."""
+        h, _ = self.stack.apply(
             variables.params["model"],
             variables.state,
-            task,
-            start,
-            stop,
-            key=key,
-            mode=mode_for(self.norm, train),
-            joint=self.joint_statistics,
-            hooks=hooks,
+            support.x,
+            layer,
+            self.shared_layers,
+            network_context(
+                self.norm, context.train, context.key, support.weight, hook
+            ),
+        )
+        return h
+
+    def _support_loss(
+        self,
+        variables: Variables,
+        adapted: tuple,
+        support: Batch,
+        train: bool,
+        key: Array,
+        hook: Hook | None,
+    ) -> Array:
+        """Compute the support loss; x of the support set is at the first adapted layer."""
+        params = self._merge(variables.params["model"], adapted)
+        outputs, _ = self._forward(params, variables.state, support, train, key, hook)
+        return self.objective.loss(outputs, support)
+
+    def _forward(
+        self,
+        params: tuple,
+        state: tuple,
+        batch: Batch,
+        train: bool,
+        key: Array,
+        hook: Hook | None,
+    ) -> tuple[Array, tuple]:
+        """Run the adapted part of the network."""
+        context = network_context(self.norm, train, key, batch.weight, hook)
+        return self.stack.apply(
+            params, state, batch.x, self.shared_layers, context=context
         )
 
-    def _forward(self, params, state, batch, start, key, train, hook=None):
-        return self.stack.apply(
-            params,
-            state,
-            batch.x,
-            start,
-            key=key,
-            mode=mode_for(self.norm, train),
-            weight=batch.weight,
-            hook=hook,
-        )
+    def _low_rank_applies(self, h: PyTree) -> bool:
+        """Whether the first adapted layer is a linear map of fewer samples than inputs."""
+        dense = getattr(self.stack.layers[self.shared_layers], "dense_kernel", False)
+        return self.low_rank and dense and h.shape[0] < h.shape[1]
 
     def _adapted(self, params: tuple) -> tuple:
         return tuple(params[layer] for layer in self.adapted_layers)
 
     def _merge(self, params: tuple, adapted: tuple) -> tuple:
-        """The parameters with those that were adapted put in; others stay."""
+        """Replace the adapted entries of `params`."""
         merged = list(params)
         for layer, values in zip(self.adapted_layers, adapted, strict=True):
             merged[layer] = {**params[layer], **values}

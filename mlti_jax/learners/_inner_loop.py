@@ -12,33 +12,28 @@ from mlti_jax.types import Array, PyTree
 
 
 def adapt(
-    loss_fn: Callable[[PyTree, int | Array], Array],
+    loss_fn: Callable[[PyTree, Array], Array],
     params: PyTree,
     step: Callable[[PyTree], PyTree],
     num_steps: int,
     *,
-    gradient: Callable = jax.grad,
     second_order: bool = True,
     remat: bool = False,
-    unroll: bool = False,
 ) -> PyTree:
-    r"""The inner loop: :math:`\phi \leftarrow \phi - step(\nabla \mathcal{L}(\phi))`.
+    r"""Run the inner loop $\phi \leftarrow \phi - \mathrm{step}(\nabla L(\phi))$.
 
     A pure function of the parameters, differentiable through every step.
 
     Args:
       loss_fn: `(params, i) -> scalar`, the support loss in step i.
-      params: where adaptation starts.
-      step: what is subtracted, given a gradient.
-      num_steps: how many steps.
-      gradient: of `loss_fn`, as a function of the same arguments; what `step` takes.
-      second_order: whether derivatives go through the inner gradients; if not, they
-        are taken as constants (first-order MAML).
-      remat: recompute each step's intermediates in the outer backward pass instead of
-        keeping them: less memory, more time, the same result. Unless unrolled, n steps
-        keep the parameters of about 2 sqrt(n) of them.
-      unroll: a Python loop instead of `lax.scan`: a larger program, that takes longer
-        to compile and is no faster on CPU.
+      params: initial parameters.
+      step: maps a gradient to the update that is subtracted.
+      num_steps: number of steps.
+      second_order: whether to differentiate through the inner gradients; if not, they
+        are treated as constants (first-order MAML).
+      remat: whether to recompute the intermediates of each step in the outer backward
+        pass instead of storing them: less memory, more time, the same result. For n
+        steps, the parameters of about $2\sqrt n$ steps are stored.
 
     Returns:
       The adapted parameters.
@@ -48,23 +43,32 @@ def adapt(
       >>> float(adapt(loss, 1.0, lambda g: 0.5 * g, num_steps=2))
       0.25
     """
+    return descend(jax.grad(loss_fn), params, step, num_steps, second_order, remat)
 
-    def body(phi: PyTree, index: int | Array) -> tuple[PyTree, None]:
-        grads = gradient(loss_fn)(phi, index)
+
+def descend(
+    gradient: Callable[[PyTree, Array], PyTree],
+    params: PyTree,
+    step: Callable[[PyTree], PyTree],
+    num_steps: int,
+    second_order: bool,
+    remat: bool,
+) -> PyTree:
+    """Run the loop of `adapt` with `gradient`, `(params, i) -> input of step`."""
+
+    def body(phi: PyTree, index: Array) -> tuple[PyTree, None]:
+        grads = gradient(phi, index)
         if not second_order:
             grads = jax.lax.stop_gradient(grads)
         return jax.tree.map(lambda p, s: p - s, phi, step(grads)), None
 
-    if remat:
-        body = jax.checkpoint(body)
-    if unroll or not num_steps:
-        for index in range(num_steps):
-            params, _ = body(params, index)
+    if not num_steps:
         return params
     indices = jnp.arange(num_steps)
     if remat:
-        # In about sqrt(n) segments of sqrt(n) steps: parameters are kept where a
-        # segment begins, and within one segment at a time.
+        # About sqrt(n) segments of sqrt(n) steps: parameters are stored at the start
+        # of every segment, and within one segment at a time.
+        body = jax.checkpoint(body)
         size = math.isqrt(num_steps)
         even = num_steps - num_steps % size
 
@@ -78,7 +82,7 @@ def adapt(
 
 
 def mean_over(function: Callable[[Array], PyTree], keys: Array) -> PyTree:
-    """The mean of `function(key)` over keys `[S]`, computed one after the other."""
+    """Average `function(key)` over keys `[S]`, computed one after the other."""
     total = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
         jax.eval_shape(function, keys[0]),

@@ -1,25 +1,25 @@
-r"""An adapted linear map of few samples, without its kernel ever being written.
+r"""Low-rank adaptation of a linear map: exact, and its kernel is never written.
 
-The support set's features h `[N, I]` enter the first adapted layer and stay the same
-throughout the inner loop. The gradient of its kernel is :math:`h^\top \delta`, with
-:math:`\delta` `[N, O]` the gradient of the map's output, so that after t steps
+The features h `[N, I]` of the support set enter the first adapted layer and stay the
+same throughout the inner loop. The gradient of the kernel is $h^\top \delta$, where
+$\delta$ `[N, O]` is the gradient of the output of the map. After t steps
 
-.. math:: W_t = W_0 + l^\top D_t, \quad D_t = -\sum_{s < t} r(\delta_s),
-          \quad x W_t = x W_0 + (x l^\top) D_t,
+$$W_t = W_0 + l^\top D_t, \quad D_t = -\sum_{s < t} r(\delta_s),
+  \quad x W_t = x W_0 + (x l^\top) D_t,$$
 
-where l and r are the update rule's factors. The inner loop then runs on `[N, N]` and
-`[N, O]` arrays; the product with the shared W_0 is one for all tasks, and no `[I, O]`
-copy of it is made for a task, nor for a task's second derivatives. This is exact.
+where l and r are the factors of the update rule. The inner loop then works on `[N, N]`
+and `[N, O]` arrays. The product with the shared $W_0$ is one product for all tasks, and
+no task needs an `[I, O]` copy of it, nor do the second derivatives. The result is exact.
 
-A rule may also weigh the step's entries by A `[I, O]`, as MetaSGD does. Then
+A rule may also weight the entries of the step with A `[I, O]`, as MetaSGD does:
 
-.. math:: (x (A \circ l^\top D_t))_{no} = \sum_m K_{nmo} (D_t)_{mo},
-          \quad K_{nmo} = \sum_i x_{ni} l_{mi} A_{io},
+$$(x (A \circ l^\top D_t))_{no} = \sum_m K_{nmo} (D_t)_{mo},
+  \quad K_{nmo} = \sum_i x_{ni} l_{mi} A_{io}.$$
 
-and K `[N, N, O]` of the support set is one product with the shared A before the loop.
-It has N times the rows of the product with W_0, so that it is the shorter way while N
-is not much larger than the number of steps. Else, and for the query set, which passes
-once, :math:`A \circ l^\top D_t` is written for the moment of its use, but never kept.
+K `[N, N, O]` of the support set is one product with the shared A before the loop. It
+has N times the rows of the product with $W_0$, so it is faster only while N is not much
+larger than the number of steps. Otherwise, and for the query set, which is evaluated
+once, $A \circ l^\top D_t$ is computed when it is used and never stored.
 """
 
 from __future__ import annotations
@@ -34,124 +34,114 @@ from mlti_jax.backbones import Hook, LinearMap
 from mlti_jax.learners._update_rules import Factors
 from mlti_jax.types import Array, PyTree
 
-# Up to so many samples for each inner step, products of pairs of samples are faster:
-# MetaSGD, 500 x 500, 5 steps, whole meta-gradients: 2.1 times with 10 samples, a third
-# as fast with 40.
+# Up to this many samples per inner step, products of sample pairs are faster: MetaSGD,
+# 500 x 500, 5 steps, whole meta-gradients: 2.1 times faster with 10 samples, 3 times
+# slower with 40.
 PAIRS_PER_STEP = 3
 
 
-class Displaced(NamedTuple):
-    r"""A layer's kernel :math:`W_0 + l^\top D`.
+class LowRankKernel(NamedTuple):
+    r"""The adapted kernel $W_0 + l^\top D$ of one layer.
 
     Attributes:
-      layer: which.
-      shared: W_0, `[I, O]`.
-      factors: l, and weights if any.
-      sum: D, `[N, O]`.
+      layer: index of the layer.
+      shared: $W_0$, `[I, O]`.
+      factors: l, and the weights if any.
+      total: D, `[N, O]`.
     """
 
     layer: int
     shared: Array
     factors: Factors
-    sum: Array
+    total: Array
 
     def kernel(self) -> Array:
-        """The kernel itself, `[I, O]`."""
-        return self.shared + _change(self.factors, self.sum)
+        """Compute the kernel, `[I, O]`."""
+        return self.shared + _kernel_update(self.factors, self.total)
 
     def hook(self, x: Array) -> Hook:
-        """Gives the layer the output that it would have with this kernel on `x`."""
-        output = x @ self.shared + _product(self.factors, x)(self.sum)
+        """Return a hook that gives the layer its output for input `x`."""
+        output = x @ self.shared + _product(self.factors, x)(self.total)
         return _replace_output(self.layer, output)
 
 
-class LowRank(NamedTuple):
-    """What the inner loop needs to go the short way.
+def adapt_low_rank(
+    loss_fn: Callable[[PyTree, Array, Hook], Array],
+    params: PyTree,
+    step: Callable[[PyTree], PyTree],
+    descend: Callable[..., PyTree],
+    *,
+    layer: int,
+    kernel: Array,
+    h: Array,
+    factors: Factors,
+    num_steps: int,
+) -> tuple[PyTree, LowRankKernel]:
+    """Run the inner loop with a low-rank update of the kernel of one layer.
 
-    Attributes:
+    Args:
+      loss_fn: `(params, i, hook) -> scalar`, the support loss in step i.
+      params: everything that is adapted except the kernel.
+      step: maps the gradient of `params` to the update that is subtracted.
+      descend: the loop, `(gradient, params, step, num_steps=...) -> params`.
       layer: the first adapted layer.
-      kernel: W_0, `[I, O]`.
-      h: what enters it, `[N, I]`.
-      factors: of the step.
-      num_steps: of the inner loop.
+      kernel: its kernel $W_0$, `[I, O]`.
+      h: its input, `[N, I]`.
+      factors: factors of the update of the kernel.
+      num_steps: number of inner steps.
+
+    Returns:
+      The adapted parameters, and the adapted kernel.
     """
+    few_samples = h.shape[0] <= PAIRS_PER_STEP * num_steps
+    product = (_pair_product if few_samples else _product)(factors, h)
+    base = h @ kernel
 
-    layer: int
-    kernel: Array
-    h: Array
-    factors: Factors
-    num_steps: int
+    def loss(rest: PyTree, delta: Array, total: Array, index: Array) -> Array:
+        output = base + product(total) + delta
+        return loss_fn(rest, index, _replace_output(layer, output))
 
-    def adapt(
-        self,
-        loss: Callable[[PyTree, Hook, int | Array], Array],
-        params: PyTree,
-        step: Callable[[PyTree], PyTree],
-        loop: Callable,
-    ) -> tuple[PyTree, Displaced]:
-        """The inner loop.
-
-        Args:
-          loss: `(params, hook, i) -> scalar`, the support loss in step i.
-          params: all that is adapted but the kernel.
-          step: what is subtracted from them, given their gradient.
-          loop: `inner_loop.adapt` with its options.
-
-        Returns:
-          The adapted parameters, and the kernel's change.
-        """
-        few = self.h.shape[0] <= PAIRS_PER_STEP * self.num_steps
-        product = (_pair_product if few else _product)(self.factors, self.h)
-        base = self.h @ self.kernel
-
-        def loss_fn(phi, index, output_change):
-            rest, displacement = phi
-            output = base + product(displacement) + output_change
-            return loss(rest, _replace_output(self.layer, output), index)
-
-        def gradient(loss_fn):
-            by_params = jax.grad(
-                lambda rest, delta, total, index: loss_fn((rest, total), index, delta),
-                argnums=(0, 1),
-            )
-            zero = jnp.zeros_like(base)
-            return lambda phi, index: by_params(phi[0], zero, phi[1], index)
-
-        rest, total = loop(
-            loss_fn,
-            (params, jnp.zeros_like(base)),
-            lambda grads: (step(grads[0]), self.factors.right(grads[1])),
-            gradient=gradient,
-        )
-        return rest, Displaced(self.layer, self.kernel, self.factors, total)
+    # The gradient by an output of zero, added to that of the map, is its delta.
+    gradient = jax.grad(loss, argnums=(0, 1))
+    zero = jnp.zeros_like(base)
+    rest, total = descend(
+        lambda phi, index: gradient(phi[0], zero, phi[1], index),
+        (params, zero),
+        lambda grads: (step(grads[0]), factors.right(grads[1])),
+        num_steps=num_steps,
+    )
+    return rest, LowRankKernel(layer, kernel, factors, total)
 
 
 def without_kernel(layers: tuple) -> tuple:
-    """Parameters by layer, or an update rule's, without the first layer's kernel."""
+    """Drop the kernel of the first layer from per-layer parameters."""
     if not layers:
         return layers
     first = {name: value for name, value in layers[0].items() if name != "kernel"}
     return (first, *layers[1:])
 
 
-def _change(factors: Factors, total: Array) -> Array:
-    """What is added to the kernel, `[I, O]`."""
+def _kernel_update(factors: Factors, total: Array) -> Array:
+    """Compute what is added to the kernel, `[I, O]`."""
     change = factors.left.T @ total
     return change if factors.weight is None else factors.weight * change
 
 
 def _product(factors: Factors, x: Array) -> Callable[[Array], Array]:
-    """`D -> x (A * l^T D)`, without a matrix `[I, O]` that is kept for derivatives."""
+    """Return `D -> x (A * l^T D)`, which stores no `[I, O]` matrix for derivatives."""
     if factors.weight is None:
         gram = x @ factors.left.T
         return lambda total: gram @ total
-    left, _, weight = factors
-    product = jax.checkpoint(lambda x, l, w, total: x @ (w * (l.T @ total)))  # noqa: E741
-    return lambda total: product(x, left, weight, total)
+
+    @jax.checkpoint
+    def product(x: Array, left: Array, weight: Array, total: Array) -> Array:
+        return x @ (weight * (left.T @ total))
+
+    return lambda total: product(x, factors.left, factors.weight, total)
 
 
 def _pair_product(factors: Factors, x: Array) -> Callable[[Array], Array]:
-    """The same, by K: more work beforehand, and next to none for each D."""
+    """Return the same map through K: more work once, very little for each D."""
     if factors.weight is None:
         return _product(factors, x)
     pairs = x[:, None] * factors.left  # [N, N, I]

@@ -1,16 +1,17 @@
-"""MAML, ANIL, MetaSGD and Meta-Curvature: compositions of one inner loop (Sec. 2).
+"""MAML, ANIL, MetaSGD and Meta-Curvature: variants of one inner loop (Sec. 2).
 
-Each is a `GradientLearner` with its update rule and its adapted layers.
+Each is a `GradientLearner` with its own update rule and adapted layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypedDict, Unpack
 
 from mlti_jax.backbones import Head, Stack
 from mlti_jax.errors import InputError
-from mlti_jax.learners._base import CLASSIFICATION, Objective
 from mlti_jax.learners._gradient import GradientLearner
+from mlti_jax.learners._objectives import CLASSIFICATION, Objective
 from mlti_jax.learners._update_rules import (
     UpdateRule,
     curvature,
@@ -18,8 +19,20 @@ from mlti_jax.learners._update_rules import (
     learned_steps,
 )
 
-# What the paper adapts, but for Pose: the last block and the classifier.
+# The layers that the paper adapts, except on Pose: last block and classifier.
 LAST_BLOCK_AND_HEAD = (-2, -1)
+
+
+class GradientOptions(TypedDict, total=False):
+    """Options of all gradient-based learners; defaults are in `gradient_learner`."""
+
+    objective: Objective
+    inner_learning_rate: float
+    steps: int
+    eval_steps: int | None
+    second_order: bool
+    remat: bool
+    norm: str
 
 
 def gradient_learner(
@@ -35,23 +48,22 @@ def gradient_learner(
     eval_steps: int | None = None,
     second_order: bool = True,
     remat: bool = False,
-    unroll: bool = False,
     norm: str = "batch",
 ) -> GradientLearner:
-    """A learner of this family, with the paper's values as defaults.
+    """Build a learner of this family; the defaults are the paper's values.
 
     Args:
-      name: of the learner, for errors.
-      backbone: the network without a head; a linear one is put on top.
-      outputs: classes of a task, or length of a regression target.
-      rule: the update rule, made from the inner learning rate.
-      adapted_layers: of the network with its head; negative numbers count from the
-        top, so that (-2, -1) is the last block and the classifier.
+      name: name of the learner, for error messages.
+      backbone: the network without a head; a linear head is added.
+      outputs: number of classes per task, or length of a regression target.
+      rule: makes the update rule from the inner learning rate.
+      adapted_layers: layers of the network with its head; negative indices count from
+        the top, so (-2, -1) is the last block and the classifier.
       objective: loss and metric.
-      inner_learning_rate: eta.
+      inner_learning_rate: the inner learning rate eta.
       steps: inner steps in training.
-      eval_steps: inner steps at test time; as in training if not given.
-      second_order, remat, unroll: see `adapt`.
+      eval_steps: inner steps at test time; None means as in training.
+      second_order, remat: see `adapt`.
       norm: batch-norm policy at test time, `batch` or `running`.
     """
     eval_steps = steps if eval_steps is None else eval_steps
@@ -70,7 +82,6 @@ def gradient_learner(
         eval_steps=eval_steps,
         second_order=second_order,
         remat=remat,
-        unroll=unroll,
         norm=norm,
     )
 
@@ -80,16 +91,48 @@ def maml(
     outputs: int,
     *,
     adapted_layers: Sequence[int] = LAST_BLOCK_AND_HEAD,
-    **options,
+    **options: Unpack[GradientOptions],
 ) -> GradientLearner:
-    """MAML (Finn et al. 2017): a fixed step; options as in `gradient_learner`."""
+    """Build MAML (Finn et al. 2017), which takes steps of a fixed size.
+
+    Args:
+      backbone: the network without a head; a linear head is added.
+      outputs: number of classes per task, or length of a regression target.
+      adapted_layers: layers that the inner loop adapts; negative indices count from
+        the head.
+      **options: `objective`, `inner_learning_rate` (0.01), `steps` (5), `eval_steps`
+        (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
+        (`batch` or `running` statistics at test time).
+
+    Example:
+      >>> from mlti_jax import backbones
+      >>> learner = maml(backbones.mlp((32, 32)), outputs=5, steps=3)
+      >>> learner.adapted_layers
+      (1, 2)
+    """
     return gradient_learner(
         "maml", backbone, outputs, fixed_step, adapted_layers=adapted_layers, **options
     )
 
 
-def anil(backbone: Stack, outputs: int, **options) -> GradientLearner:
-    """ANIL (Raghu et al. 2020): MAML that adapts the head alone."""
+def anil(
+    backbone: Stack, outputs: int, **options: Unpack[GradientOptions]
+) -> GradientLearner:
+    """Build ANIL (Raghu et al. 2020), MAML that adapts only the head.
+
+    Args:
+      backbone: the network without a head; a linear head is added.
+      outputs: number of classes per task, or length of a regression target.
+      **options: `objective`, `inner_learning_rate` (0.01), `steps` (5), `eval_steps`
+        (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
+        (`batch` or `running` statistics at test time).
+
+    Example:
+      >>> from mlti_jax import backbones
+      >>> learner = anil(backbones.mlp((32, 32)), outputs=5)
+      >>> learner.adapted_layers
+      (2,)
+    """
     return gradient_learner(
         "anil", backbone, outputs, fixed_step, adapted_layers=(-1,), **options
     )
@@ -100,9 +143,25 @@ def metasgd(
     outputs: int,
     *,
     adapted_layers: Sequence[int] = LAST_BLOCK_AND_HEAD,
-    **options,
+    **options: Unpack[GradientOptions],
 ) -> GradientLearner:
-    """MetaSGD (Li et al. 2017): a step size for each parameter, meta-learned."""
+    """Build MetaSGD (Li et al. 2017), which meta-learns a step size per parameter.
+
+    Args:
+      backbone: the network without a head; a linear head is added.
+      outputs: number of classes per task, or length of a regression target.
+      adapted_layers: layers that the inner loop adapts; negative indices count from
+        the head.
+      **options: `objective`, `inner_learning_rate` (0.01), `steps` (5), `eval_steps`
+        (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
+        (`batch` or `running` statistics at test time).
+
+    Example:
+      >>> from mlti_jax import backbones
+      >>> learner = metasgd(backbones.mlp((32, 32)), outputs=5)
+      >>> learner.adapted_layers
+      (1, 2)
+    """
     return gradient_learner(
         "metasgd",
         backbone,
@@ -118,9 +177,25 @@ def meta_curvature(
     outputs: int,
     *,
     adapted_layers: Sequence[int] = LAST_BLOCK_AND_HEAD,
-    **options,
+    **options: Unpack[GradientOptions],
 ) -> GradientLearner:
-    """Meta-Curvature (Park and Oliva 2019): gradients transformed along their modes."""
+    """Build Meta-Curvature (Park and Oliva 2019), which transforms gradients.
+
+    Args:
+      backbone: the network without a head; a linear head is added.
+      outputs: number of classes per task, or length of a regression target.
+      adapted_layers: layers that the inner loop adapts; negative indices count from
+        the head.
+      **options: `objective`, `inner_learning_rate` (0.01), `steps` (5), `eval_steps`
+        (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
+        (`batch` or `running` statistics at test time).
+
+    Example:
+      >>> from mlti_jax import backbones
+      >>> learner = meta_curvature(backbones.mlp((32, 32)), outputs=5)
+      >>> learner.adapted_layers
+      (1, 2)
+    """
     return gradient_learner(
         "meta_curvature",
         backbone,
@@ -132,7 +207,7 @@ def meta_curvature(
 
 
 def _layer_numbers(layers: Sequence[int], stack: Stack) -> tuple[int, ...]:
-    """Ascending layer numbers, negative ones counted from the top."""
+    """Return ascending layer indices; negative ones count from the top."""
     size = len(stack)
     if not layers or any(not -size <= layer < size for layer in layers):
         raise InputError(
@@ -144,6 +219,6 @@ def _layer_numbers(layers: Sequence[int], stack: Stack) -> tuple[int, ...]:
         if stack.tied is not None and stack.tied.count(stack.tied[number]) > 1:
             raise InputError(
                 f"adapted_layers names layer {number}, which shares its parameters "
-                "with others; adapt layers that have their own"
+                "with other layers; adapt layers with parameters of their own"
             )
     return numbers

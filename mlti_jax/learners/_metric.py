@@ -1,8 +1,8 @@
-"""Metric-based meta-learning: the nearest in a learned space (Sec. 2, Eq. 2).
+"""Metric-based meta-learning: nearest neighbors in a learned space (Sec. 2, Eq. 2).
 
-A learner of this family is a network that embeds and a *classifier* that compares
-embedded queries with the embedded support set, without parameters of its own. Between
-the two, a *context* may embed anew, with the support set in view.
+A learner of this family is a network that embeds samples and a *classifier* without
+parameters that compares embedded queries with the embedded support set. Optionally,
+full-context embeddings condition both on the whole support set in between.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.backbones import Stack
 from mlti_jax.errors import InputError
 from mlti_jax.learners._base import (
-    CLASSIFICATION,
     Aux,
-    Objective,
+    TaskContext,
     Variables,
     check_norm,
     concatenate,
-    mode_for,
+    network_context,
     run_task,
 )
 from mlti_jax.learners._full_context import FullContext
+from mlti_jax.learners._objectives import CLASSIFICATION, Objective
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 Distance = Callable[[Array, Array], Array]
-# From the support set, its x embedded as `[N, D]`, and queries `[N_q, D]` to logits.
+# (support set with embeddings [N, D] as x, embedded queries [N_q, D]) -> logits
 Classifier = Callable[[Batch, Array], Array]
 
 
 def prototypes(embeddings: Array, support: Batch) -> Array:
-    r"""Class means :math:`c_r = \frac{1}{N_r} \sum_{k: y_k = r} f(x_k)`.
+    r"""Compute class means $c_r = \frac{1}{N_r} \sum_{k: y_k = r} f(x_k)$.
 
     Args:
       embeddings: `[N, D]`.
@@ -45,6 +45,11 @@ def prototypes(embeddings: Array, support: Batch) -> Array:
 
     Returns:
       `[C, D]`; zeros for a class without samples.
+
+    Example:
+      >>> support = Batch(x=None, y=jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
+      >>> prototypes(jnp.array([[0.0], [2.0], [5.0]]), support).tolist()
+      [[1.0], [5.0]]
     """
     share = support.y if support.weight is None else support.y * support.weight[:, None]
     count = share.sum(axis=0)
@@ -52,12 +57,12 @@ def prototypes(embeddings: Array, support: Batch) -> Array:
 
 
 def squared_euclidean(a: Array, b: Array) -> Array:
-    r""":math:`\|a_k - b_r\|^2` for `a [N, D]` and `b [C, D]`, as `[N, C]`.
+    r"""Compute $\|a_k - b_r\|^2$ for `a [N, D]` and `b [C, D]`, `[N, C]`.
 
-    By a matrix product, from vectors relative to the mean of b: distances don't depend
-    on where they are measured from, and near it little cancels. (The plain sum of
-    squared differences takes `[N, C, D]`; with XLA 0.10.2, training steps with it were
-    seen to crash on a CPU with AVX-512, in a fusion of its derivative.)
+    Uses a matrix product of vectors relative to the mean of b: distances do not depend
+    on the origin, and close to it little cancels. (A plain sum of squared differences
+    needs `[N, C, D]` memory, and with JAX 0.10.2 its derivative crashed training steps
+    on CPUs with AVX-512.)
     """
     centre = jax.lax.stop_gradient(b.mean(axis=0))
     a, b = a - centre, b - centre
@@ -67,7 +72,7 @@ def squared_euclidean(a: Array, b: Array) -> Array:
 
 
 def cosine(a: Array, b: Array) -> Array:
-    r""":math:`1 - \frac{a_k \cdot b_r}{\|a_k\| \|b_r\|}`, as `[N, C]`; 1 for zeros."""
+    r"""Compute $1 - \frac{a_k \cdot b_r}{\|a_k\| \|b_r\|}$, `[N, C]`; 1 for zeros."""
     return 1 - ops.unit(a) @ ops.unit(b).T
 
 
@@ -75,7 +80,7 @@ DISTANCES = {"squared_euclidean": squared_euclidean, "cosine": cosine}
 
 
 def nearest_prototype(distance: Distance) -> Classifier:
-    r"""ProtoNet (Snell et al. 2017): :math:`p(r|x) \propto \exp(-d(f(x), c_r))`."""
+    r"""Return ProtoNet's classifier, $p(r|x) \propto \exp(-d(f(x), c_r))$."""
 
     def classify(support: Batch, query_h: Array) -> Array:
         return -distance(query_h, prototypes(support.x, support))
@@ -84,15 +89,15 @@ def nearest_prototype(distance: Distance) -> Classifier:
 
 
 def attention(distance: Distance, scale: float) -> Classifier:
-    r"""MatchingNet (Vinyals et al. 2016): a mean of the support's labels.
+    r"""Return MatchingNet's classifier, a weighted mean of the support labels.
 
-    .. math:: p(r|x) = \sum_k a_k(x)\, y_{kr}, \quad
-              a(x) = \mathrm{softmax}_k(-s\, d(f(x), f(x_k)))
+    $$p(r|x) = \sum_k a_k(x)\, y_{kr}, \quad
+      a(x) = \mathrm{softmax}_k(-s\, d(f(x), f(x_k)))$$
     """
 
     def classify(support: Batch, query_h: Array) -> Array:
         scores = -scale * distance(query_h, support.x)
-        # log sum_k exp(score_k) y_kr: a log-softmax over r is then log p(r|x).
+        # log sum_k exp(score_k) y_kr; its log-softmax over r is log p(r|x).
         share = (
             support.y
             if support.weight is None
@@ -105,92 +110,81 @@ def attention(distance: Distance, scale: float) -> Classifier:
 
 @dataclasses.dataclass(frozen=True)
 class MetricLearner:
-    """Embeds support and query, and compares.
+    """Embeds support and query sets and compares them.
 
-    Support and query are normalised as one batch in training; so they are at test
-    time with the policy `batch` (which then looks at all queries together), while
-    `running` uses the averages.
+    Support and query are normalized as one batch in training. At test time the policy
+    `batch` does the same (so a prediction depends on the other queries), and `running`
+    uses the running averages.
 
     Attributes:
       stack: the network that embeds; no head.
-      classify: from embedded sets to logits.
+      classify: maps embedded sets to logits.
       norm: batch-norm policy at test time, `batch` or `running`.
-      context: embeds what the stack gives anew, given the support set; its parameters
-        are `params["context"]`. None: the stack's embeddings are compared.
+      objective: loss and metric.
+      full_context: conditions the embeddings on the support set; its parameters are
+        `params["context"]`. None compares the embeddings of the stack.
     """
 
     stack: Stack
     classify: Classifier
     norm: str = "running"
     objective: Objective = CLASSIFICATION
-    context: FullContext | None = None
+    full_context: FullContext | None = None
 
     family = "metric"
     episodic = True
     joint_statistics = True
     class_pairs = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_norm(self.norm)
 
     @property
     def shared_layers(self) -> int:
-        """`L^s = L`: all of them."""
+        """`L^s = L`: all layers."""
         return len(self.stack)
 
     @property
     def deepest_mixing_layer(self) -> int:
-        """The last layer: its output is compared, and never interpolated."""
+        """The last layer; its output is compared and never interpolated."""
         return self.shared_layers - 1
 
     def init(self, key: Array, x: PyTree) -> Variables:
-        """Initialises on an input `x`, every leaf `[N, ...]`."""
+        """Initialize on an input `x`, every leaf `[N, ...]`."""
         model, state = self.stack.init(key, x)
         params = {"model": model}
-        if self.context is not None:
+        if self.full_context is not None:
             h, _ = jax.eval_shape(self.stack.apply, model, state, x)
-            # Layer l is initialised with fold_in(key, l): the next number is free.
+            # Layer l is initialized with fold_in(key, l), so the next index is free.
             key = jax.random.fold_in(key, len(self.stack))
-            params["context"] = self.context.init(key, math.prod(h.shape[1:]))
+            params["context"] = self.full_context.init(key, math.prod(h.shape[1:]))
         return Variables(params=params, state=state)
 
     def embed(
-        self,
-        variables: Variables,
-        task: Task,
-        key: Array,
-        layer: int,
-        train: bool,
-        start: int = 0,
+        self, variables: Variables, task: Task, context: TaskContext, layer: int
     ) -> tuple[Task, PyTree]:
-        """Moves a task's x from layer `start` to `layer`, both sets as one batch."""
-        return run_task(
-            self.stack,
-            variables.params["model"],
-            variables.state,
-            task,
-            start,
-            layer,
-            key=key,
-            mode=mode_for(self.norm, train),
-            joint=self.joint_statistics,
-        )
+        """Move the x of a task from the input to `layer`, both sets as one batch."""
+        return run_task(self, variables, task, context, 0, layer)
 
     def loss(
-        self, variables: Variables, task: Task, key: Array, layer: int, train: bool
+        self, variables: Variables, task: Task, context: TaskContext, layer: int = 0
     ) -> tuple[Array, Aux]:
-        """Eq. 2: cross-entropy of the queries' labels."""
-        task, state = self.embed(variables, task, key, len(self.stack), train, layer)
+        """Compute the cross-entropy of the query labels (Eq. 2)."""
+        task, state = run_task(self, variables, task, context, layer, len(self.stack))
         logits = self._logits(variables, task.support, task.query.x)
         loss = self.objective.loss(logits, task.query)
         metric = self.objective.metric(logits, task.query)
-        return loss, Aux(state, metric, logits, loss, logits)
+        return loss, Aux(state, metric, logits, loss, logits, task.query.weight)
 
     def predict(
-        self, variables: Variables, support: Batch, query_x: PyTree, key: Array
+        self,
+        variables: Variables,
+        support: Batch,
+        query_x: PyTree,
+        context: TaskContext,
     ) -> Array:
-        """Logits `[N_q, C]` of new samples, given a support set."""
-        del key
+        """Compute logits `[N_q, C]` for new samples, given a support set."""
+        del context
         weight = support.weight
         if weight is not None:
             num_queries = jax.tree.leaves(query_x)[0].shape[0]
@@ -199,8 +193,7 @@ class MetricLearner:
             variables.params["model"],
             variables.state,
             concatenate(support.x, query_x),
-            mode=mode_for(self.norm, train=False),
-            weight=weight,
+            context=network_context(self.norm, train=False, weight=weight),
         )
         size = support.y.shape[0]
         return self._logits(variables, support.replace(x=h[:size]), h[size:])
@@ -208,9 +201,9 @@ class MetricLearner:
     def _logits(self, variables: Variables, support: Batch, query_h: Array) -> Array:
         support = support.replace(x=support.x.reshape(support.x.shape[0], -1))
         query_h = query_h.reshape(query_h.shape[0], -1)
-        if self.context is not None:
+        if self.full_context is not None:
             params = variables.params["context"]
-            support_h, query_h = self.context.apply(params, support, query_h)
+            support_h, query_h = self.full_context.apply(params, support, query_h)
             support = support.replace(x=support_h)
         return self.classify(support, query_h)
 
@@ -221,20 +214,20 @@ def metric_learner(
     classify: Classifier,
     objective: Objective,
     norm: str,
-    context: FullContext | None = None,
+    full_context: FullContext | None = None,
 ) -> MetricLearner:
-    """A learner of this family; regression is refused."""
+    """Build a learner of this family; raises `InputError` for regression."""
     if objective is not CLASSIFICATION:
         raise InputError(
-            f"{name} classifies by comparison with the support set and has no form for "
-            "regression; use a gradient-based learner such as maml"
+            f"{name} compares queries with the classes of the support set and does not "
+            "support regression; use a gradient-based learner such as maml"
         )
     return MetricLearner(
         stack=backbone,
         classify=classify,
         norm=norm,
         objective=objective,
-        context=context,
+        full_context=full_context,
     )
 
 
@@ -246,14 +239,19 @@ def protonet(
     norm: str = "running",
     distance: str = "squared_euclidean",
 ) -> MetricLearner:
-    """Prototypical networks.
+    r"""Build ProtoNet (Snell et al. 2017), $p(r|x) \propto \exp(-d(f(x), c_r))$.
 
     Args:
       backbone: the network that embeds.
-      outputs: not needed, tasks may have any number of classes.
+      outputs: unused; tasks may have any number of classes.
       objective: must be classification.
       norm: batch-norm policy at test time, `batch` or `running`.
-      distance: one of `DISTANCES`.
+      distance: `squared_euclidean` or `cosine`.
+
+    Example:
+      >>> from mlti_jax import backbones
+      >>> protonet(backbones.mlp((32, 32)), outputs=5).family
+      'metric'
     """
     del outputs
     classify = nearest_prototype(_distance(distance))
@@ -271,20 +269,26 @@ def matchingnet(
     full_context: bool = False,
     context_steps: int = 5,
 ) -> MetricLearner:
-    """Matching networks, with or without full-context embeddings.
+    """Build MatchingNet (Vinyals et al. 2016), optionally with full context.
 
     Args:
       backbone: the network that embeds.
-      outputs: not needed, tasks may have any number of classes.
+      outputs: unused; tasks may have any number of classes.
       objective: must be classification.
       norm: batch-norm policy at test time, `batch` or `running`.
-      distance: one of `DISTANCES`.
-      scale: of the distances before the softmax; 1 in the original.
-      full_context: whether embeddings depend on the whole support set, and on the
-        order of its samples, see `full_context.FullContext`.
-      context_steps: how often a query looks at the support set. The original gives no
-        number; 5 is the default of Hariharan and Girshick's code (2017,
-        facebookresearch/low-shot-shrink-hallucinate).
+      distance: `squared_euclidean` or `cosine`.
+      scale: factor on the distances before the softmax; 1 in the original.
+      full_context: whether embeddings depend on the whole support set (and on the
+        order of its samples).
+      context_steps: number of attention steps over the support set per query. The
+        original gives no number; 5 is the default of Hariharan and Girshick's code
+        (2017, facebookresearch/low-shot-shrink-hallucinate).
+
+    Example:
+      >>> from mlti_jax import backbones
+      >>> learner = matchingnet(backbones.mlp((32, 32)), outputs=5, full_context=True)
+      >>> learner.full_context.steps
+      5
     """
     del outputs
     if not scale > 0:

@@ -1,8 +1,8 @@
-"""Baselines that do not meta-learn (App. E.6): SL and MTL.
+"""Baselines without meta-learning (App. E.6): SL and MTL.
 
-Both train a network on labelled samples, and meet a new task only at test time, on the
-same episodes as all others: SL fine-tunes the whole network with a new head, MTL fits a
-new head on features that stay as they are.
+Both train a network on labeled samples and adapt only at test time, on the same
+episodes as all other learners: SL fine-tunes the whole network with a new head, MTL
+fits a new head on fixed features.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from mlti_jax._internal.checks import check_range
 from mlti_jax.backbones import Head, Stack
 from mlti_jax.errors import InputError
 from mlti_jax.learners._base import (
-    CLASSIFICATION,
     Aux,
-    Objective,
+    TaskContext,
     Variables,
     check_norm,
     concatenate,
     concatenate_weights,
-    mode_for,
+    network_context,
     run_task,
 )
 from mlti_jax.learners._metric import prototypes
+from mlti_jax.learners._objectives import CLASSIFICATION, Objective
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 
 def logistic_regression(
     h: Array, batch: Batch, strength: float, steps: int
 ) -> tuple[Array, Array]:
-    r"""A linear classifier fitted to few samples, by accelerated gradient descent.
+    r"""Fit a linear classifier to few samples with accelerated gradient descent.
 
-    .. math:: \min_{W, b}\; \tfrac12 \|W\|^2 + C \sum_k w_k\,
-              \mathrm{CE}(W^\top h_k + b, y_k)
+    $$\min_{W, b}\; \tfrac12 \|W\|^2 + C \sum_k w_k\,
+      \mathrm{CE}(W^\top h_k + b, y_k)$$
 
-    The solution is a combination of the samples, :math:`W = H^\top A`, so that A is
-    what is looked for: the cost of a step does not depend on D.
+    The solution is a combination of the samples, $W = H^\top A$, and the solver works
+    on A, so the cost of a step does not depend on D.
 
     Args:
       h: features `[N, D]`.
       batch: labels `[N, C]` and weights of the same samples.
-      strength: C; a large one follows the samples closely.
-      steps: of Nesterov's method, with the step size that the curvature allows.
+      strength: C, the inverse regularization strength.
+      steps: steps of Nesterov's method, with a step size from a curvature bound.
 
     Returns:
       `(W [D, C], b [C])`.
@@ -56,7 +56,7 @@ def logistic_regression(
     count = jnp.maximum(weight.sum(), 1.0)
     decay = 1.0 / (strength * count)
     gram = h @ h.T
-    # The Hessian of the cross-entropy is at most half the largest [h, 1] squared.
+    # The Hessian of the cross-entropy is at most half the largest |[h, 1]|^2.
     size = 1.0 / ((jnp.max(jnp.diagonal(gram)) + 1.0) / 2 + decay)
 
     def step(carry, index):
@@ -79,20 +79,21 @@ def logistic_regression(
 class SupervisedLearner:
     r"""SL (Dhillon et al. 2019): one classifier of all base classes, then fine-tuning.
 
-    At test time the network's logits z are features,
-    :math:`u(x) = \max(z, 0) / \|\max(z, 0)\|`, and a new head starts from the support
-    set: class r's weights are :math:`\bar z_r / \|\bar z_r\|` with the mean
-    :math:`\bar z_r` of the support's :math:`\max(z, 0)`. All parameters are then tuned
-    by Adam on the support's cross-entropy; queries are not looked at (no transduction).
+    At test time the logits z of the network are features,
+    $u(x) = \max(z, 0) / \|\max(z, 0)\|$, and a new head is initialized from the support
+    set: the weights of class r are $\bar z_r / \|\bar z_r\|$ with the mean $\bar z_r$ of
+    $\max(z, 0)$ over its support samples. Adam then tunes all parameters on the
+    cross-entropy of the support set; queries are not used (no transduction).
 
-    Departures: the outer optimiser is that of all learners; no image augmentation; the
-    normalisation at test time is the explicit choice `norm`.
+    Differences from the paper: the outer optimizer is the same as for all learners; no
+    image augmentation; `norm` sets the normalization at test time.
 
     Attributes:
-      stack: the network, its head over all base classes included.
-      learning_rate: of the fine-tuning.
-      steps: of the fine-tuning.
+      stack: the network including its head over all base classes.
+      learning_rate: learning rate of the fine-tuning.
+      steps: steps of the fine-tuning.
       norm: batch-norm policy at test time, `batch` or `running`.
+      objective: loss and metric.
     """
 
     stack: Stack
@@ -108,51 +109,61 @@ class SupervisedLearner:
     shared_layers = 0
     deepest_mixing_layer = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_norm(self.norm)
 
     def init(self, key: Array, x: PyTree) -> Variables:
-        """Initialises on an input `x`, every leaf `[N, ...]`."""
+        """Initialize on an input `x`, every leaf `[N, ...]`."""
         params, state = self.stack.init(key, x)
         return Variables(params={"model": params}, state=state)
 
-    def embed(self, variables, task, key, layer, train):
-        """Tasks stay at the input: nothing is interpolated."""
-        del key, layer, train
+    def embed(
+        self, variables: Variables, task: Task, context: TaskContext, layer: int
+    ) -> tuple[Task, PyTree]:
+        """Return the task unchanged: nothing is interpolated."""
+        del context, layer
         return task, variables.state
 
     def loss(
-        self, variables: Variables, task: Task, key: Array, layer: int, train: bool
+        self, variables: Variables, task: Task, context: TaskContext, layer: int = 0
     ) -> tuple[Array, Aux]:
-        """In training, of a flat batch over all base classes; at test, of a task."""
+        """Compute the loss of a flat batch of all base classes, or of a test task."""
         state, query = variables.state, task.query
-        if train:
+        if context.train:
             outputs, state = self.stack.apply(
                 variables.params["model"],
                 state,
                 query.x,
                 layer,
-                key=key,
-                mode=mode_for(self.norm, train),
-                weight=query.weight,
+                context=network_context(self.norm, True, context.key, query.weight),
             )
         else:
             outputs = self._predict(variables, task.support, query.x, query.weight)
         loss = self.objective.loss(outputs, query)
         metric = self.objective.metric(outputs, query)
-        return loss, Aux(state, metric, outputs, loss, outputs)
+        return loss, Aux(state, metric, outputs, loss, outputs, query.weight)
 
     def predict(
-        self, variables: Variables, support: Batch, query_x: PyTree, key: Array
+        self,
+        variables: Variables,
+        support: Batch,
+        query_x: PyTree,
+        context: TaskContext,
     ) -> Array:
-        """Logits `[N_q, C]` of new samples, after fine-tuning on `support`."""
-        del key
+        """Compute logits `[N_q, C]` for new samples after fine-tuning on `support`."""
+        del context
         return self._predict(variables, support, query_x, None)
 
-    def _predict(self, variables, support, query_x, query_weight) -> Array:
+    def _predict(
+        self,
+        variables: Variables,
+        support: Batch,
+        query_x: PyTree,
+        query_weight: Array | None,
+    ) -> Array:
         def features(model, x, weight):
-            mode = mode_for(self.norm, train=False)
-            z, _ = self.stack.apply(model, variables.state, x, mode=mode, weight=weight)
+            context = network_context(self.norm, train=False, weight=weight)
+            z, _ = self.stack.apply(model, variables.state, x, context=context)
             return jax.nn.relu(z)
 
         model = variables.params["model"]
@@ -164,7 +175,7 @@ class SupervisedLearner:
             model, kernel, bias = params
             return ops.unit(features(model, x, weight)) @ kernel + bias
 
-        optimiser = optax.adam(self.learning_rate)
+        optimizer = optax.adam(self.learning_rate)
 
         def step(carry, _):
             params, memory = carry
@@ -173,33 +184,34 @@ class SupervisedLearner:
                     outputs(p, support.x, support.weight), support
                 )
             )(params)
-            updates, memory = optimiser.update(gradient, memory)
+            updates, memory = optimizer.update(gradient, memory)
             return (optax.apply_updates(params, updates), memory), None
 
-        start = (tuned, optimiser.init(tuned))
+        start = (tuned, optimizer.init(tuned))
         (tuned, _), _ = jax.lax.scan(step, start, length=self.steps)
         return outputs(tuned, query_x, query_weight)
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiTaskLearner:
-    r"""MTL (Wang et al. 2021): a body shared by all tasks, trained jointly with heads.
+    r"""MTL (Wang et al. 2021): a shared body, trained jointly with one head per task.
 
-    The head of a task has one row for each of its classes, which is that class's in
-    every task that it is in: :math:`p(r|x) \propto \exp(v_r \cdot u(x))` over the
-    classes r of the task alone, with u(x) the body's features, scaled to length one.
-    Support and query are trained on alike. (Label-sharing tasks: a row for each class
-    of each domain, so that every domain has a head of its own.) At test time the body
-    stays as it is, and a head is fitted to the support set by logistic regression.
+    The head of a task has one row per class, and a class has the same row in every task
+    that contains it: $p(r|x) \propto \exp(v_r \cdot u(x))$ over the classes r of the
+    task, where u(x) are the features of the body, scaled to unit length. Training uses
+    support and query alike. (On label-sharing data every domain has its own head: one
+    row per class and domain.) At test time the body is fixed, and logistic regression
+    fits a head to the support set.
 
     Attributes:
       stack: the body.
-      num_groups: rows of all heads.
-      ways: classes of a task, for the initial size of the rows.
-      unit_features: whether features are scaled to length one.
+      num_groups: number of rows of all heads.
+      ways: number of classes per task, for the initial scale of the rows.
+      unit_features: whether features are scaled to unit length.
       strength: C of the logistic regression.
-      steps: of its solver.
+      steps: steps of its solver.
       norm: batch-norm policy at test time, `batch` or `running`.
+      objective: loss and metric.
     """
 
     stack: Stack
@@ -216,21 +228,21 @@ class MultiTaskLearner:
     joint_statistics = True
     class_pairs = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_norm(self.norm)
 
     @property
     def shared_layers(self) -> int:
-        """All of the body's."""
+        """All layers of the body."""
         return len(self.stack)
 
     @property
     def deepest_mixing_layer(self) -> int:
-        """Nothing is interpolated: the input."""
+        """The input: nothing is interpolated."""
         return 0
 
     def init(self, key: Array, x: PyTree) -> Variables:
-        """Initialises on an input `x`, every leaf `[N, ...]`."""
+        """Initialize on an input `x`, every leaf `[N, ...]`."""
         params, state = self.stack.init(key, x)
         h = jax.eval_shape(lambda x: self.stack.apply(params, state, x)[0], x)
         size = h.size // h.shape[0]
@@ -243,56 +255,54 @@ class MultiTaskLearner:
         )
         return Variables(params={"model": params, "heads": heads}, state=state)
 
-    def embed(self, variables, task, key, layer, train, start=0):
-        """Moves a task's x from layer `start` to `layer`, both sets as one batch."""
-        return run_task(
-            self.stack,
-            variables.params["model"],
-            variables.state,
-            task,
-            start,
-            layer,
-            key=key,
-            mode=mode_for(self.norm, train),
-            joint=self.joint_statistics,
-        )
+    def embed(
+        self, variables: Variables, task: Task, context: TaskContext, layer: int
+    ) -> tuple[Task, PyTree]:
+        """Move the x of a task from the input to `layer`, both sets as one batch."""
+        return run_task(self, variables, task, context, 0, layer)
 
     def loss(
-        self, variables: Variables, task: Task, key: Array, layer: int, train: bool
+        self, variables: Variables, task: Task, context: TaskContext, layer: int = 0
     ) -> tuple[Array, Aux]:
-        """In training, of all samples of a task by its head; at test, of its queries.
+        """Compute the loss of all samples in training, of the queries at test time.
 
-        Training needs `task.groups`, the numbers of the task's classes in the pool.
+        Training needs `task.groups`, the indices of the task's classes in the pool.
         """
-        task, state = self.embed(variables, task, key, len(self.stack), train, layer)
-        support, judged = task.support, task.query
-        if train:
+        task, state = run_task(self, variables, task, context, layer, len(self.stack))
+        support, evaluated = task.support, task.query
+        if context.train:
             if task.groups is None:
                 raise InputError(
-                    "mtl trains one head a class and needs task.groups, the numbers of "
-                    "the task's classes; draw tasks by data.sample_task"
+                    "mtl trains one head per class and needs task.groups, the indices "
+                    "of the task's classes in the pool; draw tasks with "
+                    "data.sample_task"
                 )
-            judged = Batch(
-                x=concatenate(support.x, judged.x),
-                y=jnp.concatenate([support.y, judged.y]),
-                weight=concatenate_weights(support, judged),
+            evaluated = Batch(
+                x=concatenate(support.x, evaluated.x),
+                y=jnp.concatenate([support.y, evaluated.y]),
+                weight=concatenate_weights(support, evaluated),
             )
             heads = variables.params["heads"][task.groups]
-            outputs = self._features(judged.x) @ heads.T
+            outputs = self._features(evaluated.x) @ heads.T
         else:
-            outputs = self._fit(support, judged.x)
-        loss = self.objective.loss(outputs, judged)
-        metric = self.objective.metric(outputs, judged)
-        return loss, Aux(state, metric, outputs, loss, outputs)
+            outputs = self._fit(support, evaluated.x)
+        loss = self.objective.loss(outputs, evaluated)
+        metric = self.objective.metric(outputs, evaluated)
+        return loss, Aux(state, metric, outputs, loss, outputs, evaluated.weight)
 
     def predict(
-        self, variables: Variables, support: Batch, query_x: PyTree, key: Array
+        self,
+        variables: Variables,
+        support: Batch,
+        query_x: PyTree,
+        context: TaskContext,
     ) -> Array:
-        """Logits `[N_q, C]` of new samples, by a head fitted to `support`."""
+        """Compute logits `[N_q, C]` for new samples with a head fitted to `support`."""
         queries = jax.tree.leaves(query_x)[0].shape[0]
         query = Batch(query_x, jnp.zeros((queries, support.y.shape[1])))
         task = Task(support, query, domain=jnp.int32(0))
-        task, _ = self.embed(variables, task, key, len(self.stack), False)
+        context = context.replace(train=False)
+        task, _ = self.embed(variables, task, context, len(self.stack))
         return self._fit(task.support, task.query.x)
 
     def _fit(self, support: Batch, query_h: Array) -> Array:
@@ -315,16 +325,21 @@ def sl(
     steps: int = 25,
     norm: str = "running",
 ) -> SupervisedLearner:
-    """Supervised learning on all base classes, then fine-tuning.
+    """Build SL (Dhillon et al. 2019): train on all base classes, then fine-tune.
 
     Args:
-      backbone: the network without a head; a linear one is put on top.
-      outputs: not needed, tasks may have any number of classes.
-      base_classes: of the training pool.
+      backbone: the network without a head; a linear head is added.
+      outputs: unused; tasks may have any number of classes.
+      base_classes: number of classes in the training pool.
       objective: must be classification.
-      learning_rate: of the fine-tuning; 5e-5 in the paper.
-      steps: of the fine-tuning; 25 in the paper.
+      learning_rate: learning rate of the fine-tuning; 5e-5 in the paper.
+      steps: steps of the fine-tuning; 25 in the paper.
       norm: batch-norm policy at test time, `batch` or `running`.
+
+    Example:
+      >>> from mlti_jax import backbones
+      >>> sl(backbones.mlp((32, 32)), outputs=5, base_classes=64).episodic
+      False
     """
     del outputs
     _check_classification("sl", objective)
@@ -347,17 +362,22 @@ def mtl(
     steps: int = 200,
     norm: str = "running",
 ) -> MultiTaskLearner:
-    """Multi-task learning of a body, then a fitted head.
+    """Build MTL (Wang et al. 2021): train a body with many heads, then fit a new head.
 
     Args:
       backbone: the body.
-      outputs: classes of a training task; at test time there may be others.
-      base_groups: classes of the training pool, counted in each domain.
+      outputs: number of classes per training task; test tasks may have others.
+      base_groups: number of classes in the training pool, counted per domain.
       objective: must be classification.
-      unit_features: whether features are scaled to length one.
+      unit_features: whether features are scaled to unit length.
       strength: C of the logistic regression; 3 in the authors' code.
-      steps: of its solver.
+      steps: steps of its solver.
       norm: batch-norm policy at test time, `batch` or `running`.
+
+    Example:
+      >>> from mlti_jax import backbones
+      >>> mtl(backbones.mlp((32, 32)), outputs=5, base_groups=64).num_groups
+      64
     """
     _check_classification("mtl", objective)
     check_range("learner.mtl.steps", steps, 10**6)
@@ -371,6 +391,6 @@ def mtl(
 def _check_classification(name: str, objective: Objective) -> None:
     if objective is not CLASSIFICATION:
         raise InputError(
-            f"{name} trains a classifier and has no form for regression; use a "
+            f"{name} trains a classifier and does not support regression; use a "
             "gradient-based learner such as maml"
         )

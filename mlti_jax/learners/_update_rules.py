@@ -1,4 +1,4 @@
-"""How an inner-loop gradient becomes a step: fixed, learned, or by curvature."""
+"""Update rules: how an inner-loop gradient becomes a step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mlti_jax.types import Array, PyTree
 
 
 class Factors(NamedTuple):
-    """The step of a linear map's kernel, whose gradient is `input^T delta`.
+    """Factors of the step of a linear map's kernel, whose gradient is `input^T delta`.
 
-    `delta [N, O]` is the gradient of the map's output. The step is the product
-    `left^T right(delta)`, times `weight` entry by entry if there is one.
+    `delta [N, O]` is the gradient of the map's output. The step is `left^T
+    right(delta)`, multiplied elementwise by `weight` if given.
 
     Attributes:
       left: `[N, I]`.
@@ -32,10 +32,10 @@ class UpdateRule(NamedTuple):
     """How an inner-loop gradient becomes a step.
 
     Attributes:
-      init: `(adapted params) -> parameters of the rule`, meta-learned with the rest.
-      step: `(parameters of the rule, gradient) -> what is subtracted`.
-      factors: `(parameters of the rule, input [N, I]) -> Factors` for the kernel of the
-        first adapted layer, if that is a linear map of few samples.
+      init: `(adapted params) -> parameters of the rule`, which are meta-learned.
+      step: `(parameters of the rule, gradient) -> update`, which is subtracted.
+      factors: `(parameters of the rule, input [N, I]) -> Factors` of the kernel of the
+        first adapted layer, if it is a linear map of few samples.
     """
 
     init: Callable[[PyTree], PyTree]
@@ -44,7 +44,7 @@ class UpdateRule(NamedTuple):
 
 
 def fixed_step(learning_rate: float) -> UpdateRule:
-    r"""MAML's rule: :math:`\eta \nabla_\theta \mathcal{L}`."""
+    r"""Return MAML's rule, the step $\eta \nabla_\theta L$."""
     return UpdateRule(
         init=lambda params: (),
         step=lambda _, grads: jax.tree.map(lambda g: learning_rate * g, grads),
@@ -53,9 +53,9 @@ def fixed_step(learning_rate: float) -> UpdateRule:
 
 
 def learned_steps(learning_rate: float) -> UpdateRule:
-    r"""MetaSGD's rule: :math:`\alpha \circ \nabla_\theta \mathcal{L}`.
+    r"""Return MetaSGD's rule, the step $\alpha \circ \nabla_\theta L$.
 
-    Every parameter has a step size of its own, which begins at `learning_rate`.
+    Every parameter has its own step size, initialized to `learning_rate`.
     """
     return UpdateRule(
         init=lambda params: jax.tree.map(
@@ -67,20 +67,18 @@ def learned_steps(learning_rate: float) -> UpdateRule:
 
 
 def curvature(learning_rate: float) -> UpdateRule:
-    r"""Meta-Curvature's rule: :math:`\eta\, \mathrm{MC}(\nabla_\theta \mathcal{L})`.
+    r"""Return Meta-Curvature's rule, the step $\eta\, \mathrm{MC}(\nabla_\theta L)$.
 
-    A tensor's gradient is multiplied along each of its modes by a matrix, which begins
-    at the identity. For a convolution's kernel, as the tensor :math:`G` with the modes
-    (spatial, input, output),
+    The gradient of a tensor is multiplied along each of its modes with a matrix that is
+    initialized to the identity. A convolution kernel is a tensor $G$ with the modes
+    (spatial, input, output), where all window positions form one mode:
 
-    .. math:: \mathrm{MC}(G)_{fio} = \sum_{f'i'o'}
-              M^f_{ff'} M^i_{ii'} M^o_{oo'} G_{f'i'o'},
+    $$\mathrm{MC}(G)_{fio} = \sum_{f'i'o'} M^f_{ff'} M^i_{ii'} M^o_{oo'} G_{f'i'o'}.$$
 
-    where the positions of the window are one mode. A matrix has the modes (input,
-    output), a vector one.
+    A matrix has the modes (input, output), a vector has one mode.
 
-    For a linear map :math:`h W` of few samples this is a product of
-    :math:`h {M^i}^\top` and :math:`\delta {M^o}^\top`, which have N rows instead of I.
+    For a linear map $h W$ of few samples this is a product of $h {M^i}^\top$ and
+    $\delta {M^o}^\top$, which have N rows instead of I.
     """
     return UpdateRule(
         init=lambda params: jax.tree.map(_identities, params),
@@ -95,11 +93,11 @@ def curvature(learning_rate: float) -> UpdateRule:
 
 
 def transform_modes(gradient: Array, matrices: tuple[Array, ...]) -> Array:
-    """Multiplies a tensor along each of its modes by a square matrix.
+    """Multiply a tensor along each of its modes with a square matrix.
 
     Args:
-      gradient: of any shape; `[kh, kw, I, O]` is taken as `[kh * kw, I, O]`.
-      matrices: one for each mode, `[n, n]`.
+      gradient: of any shape; `[kh, kw, I, O]` is treated as `[kh * kw, I, O]`.
+      matrices: one `[n, n]` matrix per mode.
 
     Returns:
       A tensor of the same shape.

@@ -1,35 +1,35 @@
-"""Strategies. A new one is one file, a line in `STRATEGIES`, and one in `APPLIES`."""
+"""Strategies. A new one is one file and one line in `STRATEGIES`."""
 
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from mlti_jax._internal.checks import check_options, unknown_name
 from mlti_jax.errors import InputError
-from mlti_jax.strategies._applicability import APPLIES, check_applicable
-from mlti_jax.strategies._base import (
-    Strategy,
-    chain,
-    check_batch_size,
-    check_layers,
-    each_task,
-    eval_variables,
-    form_and_labels,
-    init_variables,
-    meta_objective,
-    perturbation,
-)
+from mlti_jax.learners import FAMILIES
+from mlti_jax.strategies._base import ANY, Strategy, chain
 from mlti_jax.strategies._maxup import maxup
 from mlti_jax.strategies._metaaug import metaaug
 from mlti_jax.strategies._metadropout import metadropout
 from mlti_jax.strategies._metamix import metamix
 from mlti_jax.strategies._metareg import metareg
 from mlti_jax.strategies._mlti import cross, intra, mlti
+from mlti_jax.strategies._objective import (
+    effective_setting,
+    init_variables,
+    meta_objective,
+)
 from mlti_jax.strategies._taml import taml
 
 
 def vanilla() -> Strategy:
-    """Tasks as they are drawn, the mean of their losses."""
-    return Strategy("vanilla")
+    """Use tasks as they are drawn and average their losses.
+
+    Example:
+      >>> vanilla().transform is None
+      True
+    """
+    return Strategy("vanilla", applies_to=ANY)
 
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
@@ -47,7 +47,15 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
 
 
 def parse(names: str) -> tuple[str, ...]:
-    """Splits `mlti+metareg` into its members and checks that they exist."""
+    """Split a name such as `mlti+metareg` into its members.
+
+    Raises:
+      InputError: if a member is unknown or occurs twice.
+
+    Example:
+      >>> parse("mlti+metareg")
+      ('mlti', 'metareg')
+    """
     members = tuple(name.strip() for name in names.split("+"))
     for name in members:
         if name not in STRATEGIES:
@@ -60,22 +68,28 @@ def parse(names: str) -> tuple[str, ...]:
 def make(
     names: str,
     *,
-    interpolation: Mapping[str, object],
-    labels: str = "as_drawn",
-    options: Mapping[str, Mapping[str, object]] | None = None,
+    setting: str,
+    interpolation: Mapping[str, Any] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Strategy:
-    """Builds a strategy, or a chain of several, by name.
-
-    Each is given those facts of the data that its function names, and its options.
+    """Build a strategy, or a chain of several, by name.
 
     Args:
-      names: one of `STRATEGIES`, or several joined by `+`.
-      interpolation: `form`, `method` and `layers`: how samples are mixed.
-      labels: what MetaAug may do to them, one of `metaaug.LABELS`: `permute` classes
-        that all tasks share, `shift` targets, or leave them `as_drawn`.
-      options: the hyper-parameters of each, by its name.
+      names: one of `STRATEGIES`, or several joined with `+`.
+      setting: `label_sharing`, `non_label_sharing` or `regression`, see
+        `effective_setting`.
+      interpolation: `method` and `layers`, how samples are mixed; passed to the
+        strategies that mix.
+      options: hyper-parameters by name of the strategy.
+
+    Raises:
+      InputError: if a name or an option is unknown.
+
+    Example:
+      >>> make("mlti+taml", setting="label_sharing", options={"mlti": {"alpha": 0.5}}).name
+      'mlti+taml'
     """
-    facts = {**interpolation, "labels": labels}
+    facts = {"setting": setting, **(interpolation or {})}
     built = []
     for name in parse(names):
         function = STRATEGIES[name]
@@ -87,18 +101,46 @@ def make(
     return chain(*built)
 
 
+def applies_to(names: str) -> frozenset[str]:
+    """Return the families of learners that a strategy applies to.
+
+    Example:
+      >>> sorted(applies_to("mlti"))
+      ['gradient', 'metric']
+    """
+    return make(names, setting="label_sharing").applies_to
+
+
+def check_applicable(names: str, learner: str) -> None:
+    """Raise `InputError` if a learner cannot be trained with a strategy.
+
+    Args:
+      names: name of the strategy.
+      learner: name of the learner.
+
+    Example:
+      >>> check_applicable("mlti", "protonet")
+    """
+    family = next(key for key, members in FAMILIES.items() if learner in members)
+    for name in parse(names):
+        if family not in applies_to(name):
+            known = [other for other in STRATEGIES if family in applies_to(other)]
+            raise InputError(
+                f"strategy {name} does not apply to learner {learner}: it needs a "
+                f"learner of the family {' or '.join(sorted(applies_to(name)))}, and "
+                f"{learner} is of the family {family}; strategies for {learner}: "
+                f"{', '.join(known)}"
+            )
+
+
 __all__ = [
-    "APPLIES",
     "STRATEGIES",
     "Strategy",
+    "applies_to",
     "chain",
     "check_applicable",
-    "check_batch_size",
-    "check_layers",
     "cross",
-    "each_task",
-    "eval_variables",
-    "form_and_labels",
+    "effective_setting",
     "init_variables",
     "intra",
     "make",
@@ -110,7 +152,6 @@ __all__ = [
     "metareg",
     "mlti",
     "parse",
-    "perturbation",
     "taml",
     "vanilla",
 ]

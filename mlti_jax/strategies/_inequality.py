@@ -1,8 +1,7 @@
-r"""Measures of inequality, borrowed from economics (Jamal and Qi 2019, Sec. 3.2).
+r"""Measures of inequality from economics (Jamal and Qi 2019, Sec. 3.2).
 
-Each is a function of positive numbers :math:`\ell_1, \dots, \ell_M` with mean
-:math:`\bar\ell`; it is 0 where all are equal, and does not change if all are
-multiplied by the same factor.
+Each is a function of positive numbers $\ell_1, \dots, \ell_M$ with mean $\bar\ell$. It
+is 0 if all are equal, and invariant to a common factor.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ ATKINSON_EPSILON = 0.5
 
 
 def _shares(values: Array) -> Array:
-    """Values over their mean; a zero as the smallest number with a logarithm."""
+    """Divide values by their mean; clip at 1e-12, so that logarithms are finite."""
     return jnp.maximum(values / values.mean(), 1e-12)
 
 
 def theil(values: Array) -> Array:
-    r""":math:`\frac1M \sum_i \frac{\ell_i}{\bar\ell} \ln \frac{\ell_i}{\bar\ell}`."""
+    r"""$\frac1M \sum_i \frac{\ell_i}{\bar\ell} \ln \frac{\ell_i}{\bar\ell}$."""
     share = _shares(values)
     return jnp.mean(share * jnp.log(share))
 
@@ -31,10 +30,10 @@ def theil(values: Array) -> Array:
 def generalised_entropy(
     values: Array, alpha: float = GENERALISED_ENTROPY_ALPHA
 ) -> Array:
-    r""":math:`\frac{1}{M\alpha(\alpha-1)} \sum_i [(\ell_i/\bar\ell)^\alpha - 1]`.
+    r"""$\frac{1}{M\alpha(\alpha-1)} \sum_i [(\ell_i/\bar\ell)^\alpha - 1]$.
 
-    Its limits are the Theil index for alpha 1 and, for 0,
-    :math:`-\frac1M \sum_i \ln(\ell_i/\bar\ell)`.
+    The limits are the Theil index for alpha = 1 and
+    $-\frac1M \sum_i \ln(\ell_i/\bar\ell)$ for alpha = 0.
     """
     share = _shares(values)
     if alpha == 0:
@@ -45,9 +44,9 @@ def generalised_entropy(
 
 
 def atkinson(values: Array, epsilon: float = ATKINSON_EPSILON) -> Array:
-    r""":math:`1 - (\frac1M \sum_i (\ell_i/\bar\ell)^{1-\epsilon})^{1/(1-\epsilon)}`.
+    r"""$1 - (\frac1M \sum_i (\ell_i/\bar\ell)^{1-\epsilon})^{1/(1-\epsilon)}$.
 
-    For epsilon 1 it is one minus the geometric over the arithmetic mean.
+    For epsilon = 1 it is one minus the ratio of geometric and arithmetic mean.
     """
     share = _shares(values)
     if epsilon == 1:
@@ -57,17 +56,17 @@ def atkinson(values: Array, epsilon: float = ATKINSON_EPSILON) -> Array:
 
 
 def gini(values: Array) -> Array:
-    r""":math:`\frac{1}{2 M^2 \bar\ell} \sum_i \sum_j |\ell_i - \ell_j|`."""
+    r"""$\frac{1}{2 M^2 \bar\ell} \sum_i \sum_j |\ell_i - \ell_j|$."""
     differences = jnp.abs(values[:, None] - values[None, :])
     return differences.mean() / (2 * values.mean())
 
 
 def variance_of_logarithms(values: Array) -> Array:
-    r""":math:`\frac1M \sum_i (\ln \ell_i - \ln g)^2`, g the geometric mean."""
+    r"""$\frac1M \sum_i (\ln \ell_i - \ln g)^2$ with the geometric mean g."""
     return jnp.var(jnp.log(_shares(values)))
 
 
-MEASURES: dict[str, Callable[[Array], Array]] = {
+MEASURES: dict[str, Callable[..., Array]] = {
     "theil": theil,
     "generalised_entropy": generalised_entropy,
     "gini": gini,

@@ -1,53 +1,58 @@
 """MetaAug (Rajendran et al. 2020), Meta-Learning Requires Meta-Augmentation.
 
-Labels of a task are changed at random, alike in support and query, so that they can't
-be told from x without the support set: classes are permuted, targets shifted.
+The labels of a task are changed at random, in the same way in support and query, so
+they cannot be predicted from x without the support set: classes are permuted, targets
+shifted.
 
-Where labels already mean something else in every task (non-label-sharing data), or
-where numbers of classes do not matter (metric-based learners), there is nothing to do:
-training is then vanilla, to the digit.
+If labels already differ in meaning between tasks (non-label-sharing data), or if the
+order of classes does not matter (metric-based learners), nothing changes: training is
+then exactly vanilla.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
-from mlti_jax._internal.checks import unknown_name
 from mlti_jax.errors import InputError
 from mlti_jax.strategies._base import Strategy
+from mlti_jax.strategies._mixing import check_setting
 from mlti_jax.types import Array, Task
-
-LABELS = ("permute", "shift", "as_drawn")
 
 
 def metaaug(
     *,
-    labels: str = "permute",
+    setting: str,
     shifts: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75),
     period: float | None = None,
 ) -> Strategy:
-    """Other labels for every task.
+    """Change the labels of every task at random.
 
     Args:
-      labels: `permute` classes, `shift` targets, or leave them `as_drawn`.
-      shifts: a task's targets are shifted by one of these; a quarter turn each in the
-        authors' code for Pose. With a period, they are parts of it.
-      period: targets are taken modulo this, as angles are; None for no such thing.
+      setting: `label_sharing` permutes classes, `regression` shifts targets,
+        `non_label_sharing` changes nothing.
+      shifts: the targets of a task are shifted by one of these; quarter turns in the
+        authors' code for Pose. With a period, they are fractions of it.
+      period: period of the targets, for example of angles; None if they have none.
+
+    Example:
+      >>> metaaug(setting="non_label_sharing").relabel is None
+      True
     """
-    if labels not in LABELS:
-        raise unknown_name("way of labels", labels, LABELS)
+    check_setting(setting)
     if not shifts or (period is not None and not period > 0):
         raise InputError(
             f"metaaug needs at least one shift and a positive period, got {shifts} and "
             f"{period}"
         )
-    if labels == "as_drawn":
+    if setting == "non_label_sharing":
         return Strategy(name="metaaug")
 
     def relabel(tasks: Task, key: Array) -> Task:
         keys = jax.random.split(key, tasks.domain.shape[0])
-        if labels == "permute":
+        if setting == "label_sharing":
             return jax.vmap(permute_classes)(tasks, keys)
         amounts = jnp.asarray(shifts) * (1.0 if period is None else period)
         draw = jax.random.choice
@@ -59,13 +64,13 @@ def metaaug(
 
 
 def permute_classes(task: Task, key: Array) -> Task:
-    """Gives the classes of one task a random order, alike in support and query."""
+    """Permute the classes of one task, in the same way in support and query."""
     order = jax.random.permutation(key, task.support.y.shape[-1])
     return _with_labels(task, lambda y: y[:, order])
 
 
 def shift_targets(task: Task, amount: Array, period: float | None = None) -> Task:
-    r"""Targets :math:`(y + u) \bmod P` of one task, alike in support and query."""
+    r"""Shift the targets of one task to $(y + u) \bmod P$, in support and query."""
 
     def shifted(y):
         return y + amount if period is None else jnp.mod(y + amount, period)
@@ -73,7 +78,7 @@ def shift_targets(task: Task, amount: Array, period: float | None = None) -> Tas
     return _with_labels(task, shifted)
 
 
-def _with_labels(task: Task, change) -> Task:
+def _with_labels(task: Task, change: Callable[[Array], Array]) -> Task:
     support, query = task.support, task.query
     return task.replace(
         support=support.replace(y=change(support.y)),

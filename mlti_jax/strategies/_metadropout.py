@@ -1,18 +1,18 @@
 r"""Meta-Dropout (Lee et al. 2020), Learning to Perturb Latent Features.
 
-Each block's linear map :math:`W h` has a second one beside it, which says from the same
-input how much noise its output gets, before it is normalised:
+A second linear map of the input of each block sets the noise on the output of its
+linear map $W h$, before normalization:
 
-.. math:: \tilde a = W h \circ \mathrm{softplus}(\alpha + \epsilon), \quad
-          \alpha = V h + b, \quad \epsilon \sim N(0, I).
+$$\tilde a = W h \circ \mathrm{softplus}(\alpha + \epsilon), \quad
+  \alpha = V h + b, \quad \epsilon \sim N(0, I).$$
 
-V and b are meta-learned, and not adapted. The support set gets noise in the inner loop,
-drawn anew in every step, at test too, where the loss of a step is the mean over several
-draws; the query set keeps the gate without noise, :math:`\mathrm{softplus}(\alpha)`.
+V and b are meta-learned and not adapted. The support set gets noise in the inner loop,
+drawn again in every step, also at test time, where the loss of a step is the mean over
+several draws; the query set has the gate without noise, $\mathrm{softplus}(\alpha)$.
 
-Departures: the head gets no noise (the authors' code adds some to the logits). Where
-tasks are interpolated at a hidden layer, the noise before that layer is drawn once a
-task.
+Differences from the paper: the head gets no noise (the authors' code adds noise to the
+logits). If tasks are interpolated at a hidden layer, the noise before that layer is
+drawn once per task.
 """
 
 from __future__ import annotations
@@ -21,22 +21,27 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax._internal.checks import check_range
+from mlti_jax.backbones import Context
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Perturbation
-from mlti_jax.strategies._base import Strategy
+from mlti_jax.strategies._base import GRADIENT, Strategy
 
-INITIAL_SPREAD = 0.02  # of V, in the authors' code; b begins at 0
+INITIAL_SPREAD = 0.02  # of V, as in the authors' code; b starts at 0
 
 
 def metadropout(
     *, samples: int = 1, eval_samples: int = 30, noise: float = 1.0
 ) -> Strategy:
-    """Learned, input-dependent multiplicative noise in every block.
+    """Add learned, input-dependent multiplicative noise to every block.
 
     Args:
-      samples: draws an inner step in training; 1 in the authors' code.
-      eval_samples: draws an inner step at test time; 30 in the authors' code.
+      samples: draws per inner step in training; 1 in the authors' code.
+      eval_samples: draws per inner step at test time; 30 in the authors' code.
       noise: standard deviation of epsilon; 1 in the paper.
+
+    Example:
+      >>> metadropout(eval_samples=10).name
+      'metadropout'
     """
     check_range("strategy.metadropout.samples", samples, 10_000)
     check_range("strategy.metadropout.eval_samples", eval_samples, 10_000)
@@ -52,12 +57,15 @@ def metadropout(
 
         model, state = variables.params["model"], variables.state
         jax.eval_shape(
-            lambda x: learner.stack.apply(model, state, x, hook=record)[0], x
+            lambda x: learner.stack.apply(
+                model, state, x, context=Context(hook=record)
+            ),
+            x,
         )
         if not shapes:
             raise InputError(
                 "metadropout needs a network with blocks whose output it can gate, and "
-                "this one has none; use another strategy"
+                "this network has none; use another strategy"
             )
         return tuple(
             _noise_network(jax.random.fold_in(key, layer), shapes[layer])
@@ -83,7 +91,7 @@ def metadropout(
 
         return Perturbation(support, gated, samples, eval_samples)
 
-    return Strategy(name="metadropout", init=init, perturb=perturb)
+    return Strategy(name="metadropout", applies_to=GRADIENT, init=init, perturb=perturb)
 
 
 def _noise_network(key, shape):

@@ -1,17 +1,17 @@
 r"""Meta-Reg (Yin et al. 2020), Meta-Learning without Memorization, on weights.
 
-The weights that tasks share, and that could memorise them, are Gaussian,
-:math:`q(\theta) = N(\mu, \mathrm{diag}(\sigma^2))`, and pay for what they know:
+The weights that tasks share, which could memorize them, are Gaussian,
+$q(\theta) = N(\mu, \mathrm{diag}(\sigma^2))$, with a penalty on their information:
 
-.. math:: \mathcal{L} + \beta\, \mathrm{KL}(q(\theta) \,\|\, N(0, I)), \qquad
-   \mathrm{KL} = \tfrac12 \sum_w (\sigma_w^2 + \mu_w^2 - 1 - \log \sigma_w^2).
+$$L + \beta\, \mathrm{KL}(q(\theta) \,\|\, N(0, I)), \qquad
+  \mathrm{KL} = \tfrac12 \sum_w (\sigma_w^2 + \mu_w^2 - 1 - \log \sigma_w^2).$$
 
-Their draw is reparameterised, :math:`\theta = \mu + \sigma \epsilon` with
-:math:`\sigma = \mathrm{softplus}(\rho)`, one for all tasks of a meta-batch; the mean
-serves at test time. Biases and batch-norm's scale and offset stay as they are.
+Weights are drawn with the reparameterization $\theta = \mu + \sigma \epsilon$,
+$\sigma = \mathrm{softplus}(\rho)$, once per meta-batch; the mean is used at test time.
+Biases and the scale and offset of batch-norm are not Gaussian.
 
-Departures: the released code draws support's and query's weights apart, draws at test
-time too, and begins with less noise (see `initial_rho`).
+Differences from the released code: it draws the weights for support and query
+separately, also draws at test time, and starts with less noise (see `initial_rho`).
 """
 
 from __future__ import annotations
@@ -20,23 +20,27 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax.errors import InputError
-from mlti_jax.strategies._base import Strategy
+from mlti_jax.strategies._base import GRADIENT, Strategy
 from mlti_jax.types import Array, PyTree
 
 NOT_GAUSSIAN = ("bias", "scale", "offset")
 
 
-SMALLEST_RHO = -80.0  # below, softplus is 0 in single precision
+SMALLEST_RHO = -80.0  # softplus of less is 0 in single precision
 
 
 def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
-    """Gaussian weights in the layers that are not adapted.
+    """Make the weights of the layers that are not adapted Gaussian.
 
     Args:
       beta: weight of the KL term; 1e-3 in the authors' code for Pose.
-      initial_rho: where rho begins, at least -80, which is no noise. The authors' code
-        has -20, next to no noise, and moves it by up to 60 in training (30,000 steps
-        of 0.002). With 10,000 steps of 0.001 it would stay at next to none.
+      initial_rho: initial value of rho, at least -80 (no noise). The authors' code
+        starts at -20, almost no noise, and training moves it by up to 60 (30,000 steps
+        of 0.002). With 10,000 steps of 0.001 it would stay close to no noise.
+
+    Example:
+      >>> sorted(metareg(beta=1e-4).applies_to)
+      ['gradient']
     """
     if not 0 <= beta < float("inf") or not SMALLEST_RHO <= initial_rho < float("inf"):
         raise InputError(
@@ -50,8 +54,9 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
         rho = tuple(_spreads(layer, initial_rho) for layer in shared)
         if not jax.tree.leaves(rho):
             raise InputError(
-                "metareg acts on the weights that the inner loop does not adapt, and "
-                "here there are none; adapt fewer layers (learner.*.adapted_layers)"
+                "metareg regularizes the weights that the inner loop does not adapt, "
+                "and this learner adapts all of them; adapt fewer layers "
+                "(learner.*.adapted_layers)"
             )
         return rho
 
@@ -69,8 +74,8 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
         params = {**variables.params, "model": (*shared, *model[len(rho) :])}
         return variables.replace(params=params)
 
-    def penalty(variables, losses, aux):
-        del losses, aux
+    def penalty(variables, aux):
+        del aux
         means = [
             mean
             for layer, rho in zip(
@@ -83,6 +88,7 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
 
     return Strategy(
         name="metareg",
+        applies_to=GRADIENT,
         init=init,
         sample=sample,
         penalty=penalty if beta > 0 else None,
@@ -90,7 +96,7 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
 
 
 def kl_to_standard_normal(mean: Array, spread: Array) -> Array:
-    r""":math:`\frac12 \sum (\sigma^2 + \mu^2 - 1 - \log\sigma^2)`, over all entries."""
+    r"""Compute $\frac12 \sum (\sigma^2 + \mu^2 - 1 - \log\sigma^2)$ over all entries."""
     return 0.5 * jnp.sum(spread**2 + mean**2 - 1 - 2 * jnp.log(spread))
 
 
@@ -99,7 +105,7 @@ def _is_gaussian(name: str) -> bool:
 
 
 def _spreads(params: dict, initial: float) -> dict:
-    """A tree of rho for the weights of a layer, without those that stay as they are."""
+    """Build a tree of rho for the Gaussian weights of a layer."""
     return {
         name: _spreads(value, initial)
         if isinstance(value, dict)
@@ -110,7 +116,7 @@ def _spreads(params: dict, initial: float) -> dict:
 
 
 def _like(params: dict, part: dict) -> PyTree:
-    """The entries of `params` that `part` has."""
+    """Select the entries of `params` that also occur in `part`."""
     return {
         name: _like(params[name], value) if isinstance(value, dict) else params[name]
         for name, value in part.items()
@@ -118,7 +124,7 @@ def _like(params: dict, part: dict) -> PyTree:
 
 
 def _add(params: dict, part: dict) -> dict:
-    """`params`, with `part` added where it has entries."""
+    """Add `part` to the entries of `params` that it has."""
     return {
         name: value
         if name not in part

@@ -1,26 +1,47 @@
-"""What the strategies that mix samples check alike."""
+"""Checks that the strategies that mix samples share."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from mlti_jax import interpolation
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax.errors import InputError
 from mlti_jax.interpolation import Method
+from mlti_jax.types import Task
+
+# How two tasks are interpolated in each setting.
+PAIR_FUNCTIONS: dict[str, Callable[..., Task]] = {
+    "label_sharing": interpolation.label_sharing,
+    "non_label_sharing": interpolation.non_label_sharing,
+    "regression": interpolation.label_sharing,
+}
+
+
+def check_setting(setting: str) -> None:
+    """Raise `InputError` if the setting is unknown."""
+    if setting not in PAIR_FUNCTIONS:
+        raise unknown_name("setting", setting, PAIR_FUNCTIONS)
 
 
 def check_mixing(
-    method: str, layers: tuple[int, ...], alpha: float, form: str | None = None
+    setting: str, method: str, layers: tuple[int, ...], alpha: float
 ) -> Method:
-    """Refuses what can't be mixed; returns the mixing method.
+    """Check the arguments of a strategy that mixes samples.
 
     Args:
+      setting: `label_sharing`, `non_label_sharing` or `regression`.
       method: `mixup` or `cutmix`.
-      layers: the layers to draw from; cutmix works on the input only.
-      alpha: of Beta(alpha, alpha).
-      form: `label_sharing` or `non_label_sharing`, where it matters.
+      layers: the layers to draw from; cutmix works only on the input.
+      alpha: parameter of Beta(alpha, alpha).
+
+    Returns:
+      The mixing method.
+
+    Raises:
+      InputError: if one of them is unknown, or they do not fit together.
     """
-    if form is not None and form not in interpolation.FORMS:
-        raise unknown_name("form of interpolation", form, interpolation.FORMS)
+    check_setting(setting)
     if method not in interpolation.METHODS:
         raise unknown_name("mixing method", method, interpolation.METHODS)
     if method == "cutmix" and tuple(layers) != (0,):

@@ -1,18 +1,18 @@
 r"""TAML (Jamal and Qi 2019), Task Agnostic Meta-Learning for Few-Shot Learning.
 
-The initial model must not be biased to some tasks. Either its predictions are kept
-unsure, and those after adaptation sure, by their entropies
-:math:`H = -\frac1N \sum_k \sum_r p_{kr} \log p_{kr}`,
+The initial model must not be biased towards some tasks. Either the entropy
+$H = -\frac1N \sum_k \sum_r p_{kr} \log p_{kr}$ of its predictions is kept high before
+and low after adaptation,
 
-.. math:: \mathcal{L} + \lambda \frac1B \sum_i [-H_i(f_\theta) + H_i(f_{\phi_i})],
+$$L + \lambda \frac1B \sum_i [-H_i(f_\theta) + H_i(f_{\phi_i})],$$
 
-or the tasks' losses before adaptation, :math:`\ell_i = \mathcal{L}_i(f_\theta)`, are
-kept equal by a measure of inequality, which serves regression too:
+or a measure of inequality keeps the losses of the tasks before adaptation,
+$\ell_i = L_i(f_\theta)$, equal, which also works for regression:
 
-.. math:: \mathcal{L} + \lambda\, I(\ell_1, \dots, \ell_B).
+$$L + \lambda\, I(\ell_1, \dots, \ell_B).$$
 
-Both look at the query sets. The authors' code is not public and the paper's text
-leaves open which set they use; the weight is our choice.
+Both use the query sets. The authors' code is not public, and the paper does not say
+which set they use; the weight is our choice.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import jax.numpy as jnp
 
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax.errors import InputError
-from mlti_jax.strategies._base import Strategy
+from mlti_jax.strategies._base import GRADIENT, Strategy
 from mlti_jax.strategies._inequality import (
     ATKINSON_EPSILON,
     GENERALISED_ENTROPY_ALPHA,
     MEASURES,
 )
+from mlti_jax.strategies._mixing import check_setting
 from mlti_jax.types import Array
 
 ENTROPY = "entropy"
@@ -35,21 +36,29 @@ ENTROPY = "entropy"
 
 def taml(
     *,
+    setting: str,
     measure: str = ENTROPY,
     weight: float = 0.1,
     alpha: float = GENERALISED_ENTROPY_ALPHA,
     epsilon: float = ATKINSON_EPSILON,
-    labels: str = "as_drawn",
 ) -> Strategy:
-    """Keeps the initial model free of a bias to some tasks.
+    """Keep the initial model unbiased towards some tasks.
 
     Args:
-      measure: `entropy`, or one of `inequality.MEASURES`.
+      setting: `label_sharing`, `non_label_sharing` or `regression`; regression has no
+        entropy.
+      measure: `entropy`, or a measure of inequality: `theil`, `generalised_entropy`,
+        `gini`, `atkinson` or `variance_of_logarithms`.
       weight: lambda.
-      alpha: of the measure `generalised_entropy`.
-      epsilon: of the measure `atkinson`, at least 0.
-      labels: of the data; targets (`shift`) have no entropy.
+      alpha: parameter of the measure `generalised_entropy`.
+      epsilon: parameter of the measure `atkinson`, at least 0; the default is our
+        choice.
+
+    Example:
+      >>> taml(setting="regression", measure="theil").min_tasks
+      2
     """
+    check_setting(setting)
     known = (ENTROPY, *MEASURES)
     if measure not in known:
         raise unknown_name("measure of taml", measure, known)
@@ -61,31 +70,40 @@ def taml(
         "generalised_entropy": {"alpha": alpha},
         "atkinson": {"epsilon": epsilon},
     }.get(measure, {})
-    if measure == ENTROPY and labels == "shift":
+    if measure == ENTROPY and setting == "regression":
         raise InputError(
-            "taml by entropy needs classes, and this is regression; set "
+            "taml with measure=entropy needs classes, and this is regression; set "
             "strategy.taml.measure to one of: " + ", ".join(MEASURES)
         )
 
-    def penalty(variables, losses, aux):
-        del variables, losses
+    def penalty(variables, aux):
+        del variables
         if measure == ENTROPY:
             before = entropy(aux.outputs_before, aux.weight)
             after = entropy(aux.outputs, aux.weight)
             return weight * jnp.mean(after - before)
         initial = aux.loss_before.mean(axis=1)
+        if len(initial) < 2:
+            raise InputError(
+                "taml compares the tasks of a meta-batch; set train.meta_batch_size to "
+                "at least 2, or strategy.taml.measure=entropy"
+            )
         return weight * MEASURES[measure](initial, **options)
 
-    smallest = 1 if measure == ENTROPY else 2
-    return Strategy(name="taml", smallest_batch=smallest, penalty=penalty)
+    return Strategy(
+        name="taml",
+        applies_to=GRADIENT,
+        min_tasks=1 if measure == ENTROPY else 2,
+        penalty=penalty,
+    )
 
 
 def entropy(logits: Array, weight: Array | None = None) -> Array:
-    """Mean entropy of the predictions for a set: `[..., N, C]` to `[...]`.
+    """Compute the mean entropy of the predictions for a set, `[...]`.
 
     Args:
       logits: `[..., N, C]`.
-      weight: `[..., N]`, 0 for samples that do not count; None if all do.
+      weight: `[..., N]`, 0 for samples that do not count; None if all count.
     """
     log_p = jax.nn.log_softmax(logits)
     values = -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)

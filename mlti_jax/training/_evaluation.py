@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,34 +14,46 @@ import numpy as np
 
 from mlti_jax.data import Pool, sample_task
 from mlti_jax.data._pools import take_inputs
-from mlti_jax.learners import Learner, Variables
+from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.learners._base import shared_features
 from mlti_jax.parallel import ONE_PASS, Plan, map_tasks
-from mlti_jax.strategies import Strategy, eval_variables, perturbation
+from mlti_jax.strategies import Strategy
+from mlti_jax.strategies._objective import task_context
 from mlti_jax.training._step import Episode
 from mlti_jax.types import Array, PyTree, Task
 
-SAMPLES_PER_PASS = 256  # whose features are computed at a time
-LARGEST_PASS = 2048  # samples of the tasks that are evaluated at a time
+SAMPLES_PER_PASS = 256  # samples whose features are computed at once
+LARGEST_PASS = 2048  # samples of the tasks that are evaluated at once
+
+
+class QueryOutputs(NamedTuple):
+    """Outputs for the queries of many tasks.
+
+    Attributes:
+      outputs: `[M, C]`, logits or predictions of the queries of all tasks.
+      labels: `[M, C]`, their one-hot labels or targets.
+    """
+
+    outputs: np.ndarray
+    labels: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """Evaluates on tasks that a key fixes.
+    """Evaluates a method on tasks that are fixed by a key.
 
-    Task i is drawn from `fold_in(key, i)`: it depends neither on the method that is
-    evaluated nor on how the tasks are divided into passes, so that methods can be
-    compared task by task.
+    Task i is drawn from `fold_in(key, i)`. It depends neither on the evaluated method
+    nor on how tasks are divided into passes, so methods can be compared task by task.
 
-    Where batch-norm uses running averages, what the shared layers make of a sample is
-    the same in every task: it is then computed once for each sample of the pool.
+    If batch-norm uses running averages, the shared layers give a sample the same
+    features in every task; these are then computed once per sample of the pool.
 
     Attributes:
-      learner, strategy: what is evaluated.
+      learner, strategy: the evaluated method.
       episode: the size of a task.
-      tasks_per_pass: how many tasks at a time, at most: fewer where they are so large
-        that they would have more than `LARGEST_PASS` samples. The last pass is padded.
-      plan: how they are spread over devices.
+      tasks_per_pass: maximal number of tasks per pass; fewer if tasks are so large
+        that a pass would have more than `LARGEST_PASS` samples. The last pass is padded.
+      plan: how tasks are distributed over devices.
     """
 
     learner: Learner
@@ -51,7 +64,7 @@ class Evaluator:
 
     @partial(jax.jit, static_argnums=0)
     def _draw(self, pool: Pool, key: Array, tasks: Array) -> tuple[Task, Array]:
-        """Tasks by their numbers `[T]`, and a key for each."""
+        """Draw tasks by index `[T]`, and a key for each."""
 
         def one_task(index: Array) -> tuple[Task, Array]:
             key_task, key_noise = jax.random.split(jax.random.fold_in(key, index))
@@ -60,31 +73,29 @@ class Evaluator:
 
         return self.plan.shard(jax.vmap(one_task)(tasks))
 
-    # Apart from the drawing, so that it is compiled once for all pools.
+    # Separate from drawing, so it compiles once for all pools.
     @partial(jax.jit, static_argnums=(0, 3))
-    def _metrics(
+    def _losses(
         self, variables: Variables, tasks_and_keys: tuple[Task, Array], layer: int
-    ) -> Array:
-        variables = eval_variables(self.strategy, variables)
-
-        def one_task(variables: Variables, task_and_key: tuple[Task, Array]) -> Array:
-            noise = perturbation(self.strategy, variables)
-            _, aux = self.learner.loss(variables, *task_and_key, layer, False, **noise)
-            return aux.metric
+    ) -> Aux:
+        def one_task(variables: Variables, task_and_key: tuple[Task, Array]) -> Aux:
+            task, key = task_and_key
+            context = task_context(self.strategy, variables, key, train=False)
+            _, aux = self.learner.loss(variables, task, context, layer)
+            return aux.replace(state=(), loss_before=(), outputs_before=())
 
         return map_tasks(one_task, self.plan)(variables, tasks_and_keys)
 
     @partial(jax.jit, static_argnums=0)
     def _features(self, variables: Variables, x: PyTree, rows: Array) -> PyTree:
-        variables = eval_variables(self.strategy, variables)
         return shared_features(self.learner, variables, take_inputs(x, rows))
 
     def _with_features(self, variables: Variables, pool: Pool) -> Pool:
-        """The pool with the shared layers' features in the place of the samples."""
+        """Replace the samples of a pool with the features of the shared layers."""
         size = jax.tree.leaves(pool.x)[0].shape[0]
         parts = []
         for start in range(0, size, SAMPLES_PER_PASS):
-            # The last pass begins early, rather than be of another size.
+            # The last pass starts early, so that all have the same size.
             first = max(0, min(start, size - SAMPLES_PER_PASS))
             rows = jnp.arange(min(size, SAMPLES_PER_PASS)) + first
             features = self._features(variables, pool.x, rows)
@@ -92,10 +103,9 @@ class Evaluator:
         return pool.replace(x=jax.tree.map(lambda *h: jnp.concatenate(h), *parts))
 
     def _features_pay(self, pool: Pool, num_tasks: int) -> bool:
-        """Whether the pool has fewer samples than the tasks have in all.
+        """Whether the pool has fewer samples than all tasks together.
 
-        Never where a strategy perturbs hidden outputs, which then differ from task to
-        task.
+        Never if a strategy perturbs hidden outputs, which then differ between tasks.
         """
         if self.learner.norm != "running" or not self.learner.shared_layers:
             return False
@@ -118,15 +128,38 @@ class Evaluator:
         num_tasks: int,
         on_pass: Callable[[int], None] = lambda tasks: None,
     ) -> np.ndarray:
-        """The metric of each of the tasks `0..num_tasks-1`, `[num_tasks]`.
+        """Compute the metric of each of the tasks `0..num_tasks-1`, `[num_tasks]`.
 
         Args:
-          variables: of learner and strategy.
+          variables: variables of learner and strategy.
           pool: where tasks are drawn from.
           key: fixes the tasks.
-          num_tasks: how many tasks.
-          on_pass: told of how many tasks were done, after each pass.
+          num_tasks: number of tasks.
+          on_pass: called after each pass with the number of tasks that it evaluated.
         """
+        metrics = []
+        for _, aux, number in self._passes(variables, pool, key, num_tasks):
+            metrics.append(np.asarray(aux.metric)[:number])
+            on_pass(number)
+        return np.concatenate(metrics)
+
+    def outputs(
+        self, variables: Variables, pool: Pool, key: Array, num_tasks: int
+    ) -> QueryOutputs:
+        """Compute the outputs for all queries of the tasks `0..num_tasks-1`."""
+        outputs, labels = [], []
+        for tasks, aux, number in self._passes(variables, pool, key, num_tasks):
+            counts = np.ones(tasks.query.y.shape[:2], bool)
+            if tasks.query.weight is not None:
+                counts = np.asarray(tasks.query.weight) > 0
+            outputs.append(np.asarray(aux.outputs)[:number][counts[:number]])
+            labels.append(np.asarray(tasks.query.y)[:number][counts[:number]])
+        return QueryOutputs(np.concatenate(outputs), np.concatenate(labels))
+
+    def _passes(
+        self, variables: Variables, pool: Pool, key: Array, num_tasks: int
+    ) -> Iterator[tuple[Task, Aux, int]]:
+        """Yield the tasks of each pass, their `Aux`, and how many of them count."""
         layer = 0
         if self._features_pay(pool, num_tasks):
             pool = self._with_features(variables, pool)
@@ -136,18 +169,14 @@ class Evaluator:
         devices = max(1, len(self.plan.devices))
         at_once = max(at_once // devices, 1) * devices
         variables, pool = self.plan.replicate((variables, pool))
-        metrics = []
         for start in range(0, num_tasks, at_once):
-            tasks = jnp.arange(at_once) + start
-            drawn = self._draw(pool, key, tasks)
-            metric = np.asarray(self._metrics(variables, drawn, layer))
-            metrics.append(metric[: num_tasks - start])
-            on_pass(len(metrics[-1]))
-        return np.concatenate(metrics)
+            drawn = self._draw(pool, key, jnp.arange(at_once) + start)
+            aux = self._losses(variables, drawn, layer)
+            yield drawn[0], aux, min(at_once, num_tasks - start)
 
 
 def mean_and_interval(values: np.ndarray) -> tuple[float, float]:
-    r"""Mean and half-width of its 95 % interval, :math:`1.96\, s / \sqrt{n}`.
+    r"""Compute the mean and the half-width of its 95 % interval, $1.96\, s / \sqrt n$.
 
     Args:
       values: `[n]`; s is the standard deviation with Bessel's correction.
@@ -161,5 +190,5 @@ def mean_and_interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def paired_difference(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
-    """Mean of `a - b` over the same tasks, and half-width of its 95 % interval."""
+    """Compute the mean of `a - b` over the same tasks, and its 95 % half-width."""
     return mean_and_interval(np.asarray(a, np.float64) - np.asarray(b, np.float64))

@@ -19,6 +19,7 @@ from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner
 from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
+from mlti_jax.strategies._objective import check_layers, tasks_per_step
 from mlti_jax.training._defaults import fill_in
 from mlti_jax.training._evaluation import Evaluator
 from mlti_jax.training._step import Episode, TrainState, adam, init_state
@@ -221,26 +222,22 @@ def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
         config.learner.name,
         backbones.make(
             network, **_options(config.backbone.get(network, {}))
-        ).computing_in(config.train.compute_dtype),
+        ).with_compute_dtype(config.train.compute_dtype),
         facts.outputs,
         objective=learners.REGRESSION if regression else learners.CLASSIFICATION,
         facts={"base_groups": facts.base_groups, "base_classes": facts.base_classes},
         **_options(config.learner.get(config.learner.name, {})),
     )
     names = strategies.parse(config.strategy.name)
-    strategies.check_applicable(names, config.learner.name, learner.family)
-    form, labels = strategies.form_and_labels(facts.setting, learner)
+    strategies.check_applicable(config.strategy.name, config.learner.name)
     strategy = strategies.make(
         config.strategy.name,
-        interpolation={
-            "form": form,
-            **_options(config.interpolation),
-        },
-        labels=labels,
+        setting=strategies.effective_setting(facts.setting, learner),
+        interpolation=_options(config.interpolation),
         options={name: _options(config.strategy.get(name, {})) for name in names},
     )
-    strategies.check_layers(learner, strategy)
-    strategies.check_batch_size(strategy, config.train.meta_batch_size)
+    check_layers(learner, strategy)
+    tasks_per_step(strategy, config.train.meta_batch_size)
     return learner, strategy
 
 

@@ -1,4 +1,4 @@
-"""The compiled training step: many steps a call, state donated, data on the device."""
+"""The compiled training loop: many steps per call, donated state, data on device."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from mlti_jax.data import Pool, sample_flat, sample_task
 from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.parallel import EVERYWHERE, ONE_PASS, Plan
 from mlti_jax.strategies import Strategy, init_variables, meta_objective
+from mlti_jax.strategies._objective import tasks_per_step
 from mlti_jax.types import Array, PyTree, Task
 
 
 class Episode(NamedTuple):
-    """The size of a task: classes, support and query samples a class.
+    """The size of a task.
 
-    `queries` may be None for all samples that are left.
+    Attributes:
+      ways: number of classes.
+      shots: support samples per class.
+      queries: query samples per class; None for all remaining samples.
     """
 
     ways: int
@@ -32,16 +36,16 @@ class Episode(NamedTuple):
 
 @flax.struct.dataclass
 class TrainState:
-    """All that a run needs to go on; saved in checkpoints.
+    """Everything a run needs to continue; saved in checkpoints.
 
     Attributes:
-      step: steps done.
-      variables: of learner and strategy.
-      optimiser: the optimiser's state.
+      step: number of finished steps.
+      variables: variables of learner and strategy.
+      optimiser: state of the optimizer.
       loss_sum, metric_sum, count: sums over the steps since metrics were last
-        written, so that a resumed run writes the metrics of an uninterrupted one.
-      validated_step: the step of the last validation; -1 for none.
-      best_metric, best_step: on the validation tasks, so far; step -1 for none.
+        written, so a resumed run writes the same metrics as an uninterrupted one.
+      validated_step: step of the last validation; -1 for none.
+      best_metric, best_step: best validation result so far; step -1 for none.
     """
 
     step: Array
@@ -66,7 +70,7 @@ def init_state(
     key: Array,
     x: PyTree,
 ) -> TrainState:
-    """The state before the first step; `x` is an input, every leaf `[N, ...]`."""
+    """Make the state before the first step; `x` is an input, every leaf `[N, ...]`."""
     variables = init_variables(learner, strategy, key, x)
     return TrainState(
         step=jnp.int32(0),
@@ -90,13 +94,12 @@ def gradients(
     batch_size: int,
     plan: Plan = ONE_PASS,
 ) -> tuple[tuple[Array, Aux], PyTree]:
-    """The loss of a meta-batch, and its gradient, at a layer drawn at random.
+    """Compute the loss of a meta-batch and its gradient, at a random layer.
 
-    The layer is static in each branch of the switch, which stands outside `vmap`: one
-    branch is run.
+    The layer is static in each branch of a switch outside `vmap`, so one branch runs.
 
     Returns:
-      `((loss, aux), gradient)`, the latter of `(params, strategy parameters)`.
+      `((loss, aux), gradient)`, the gradient by `(params, strategy parameters)`.
     """
     key_layer, key_objective = jax.random.split(key)
 
@@ -133,22 +136,23 @@ def make_run_steps(
     batch_size: int,
     plan: Plan = ONE_PASS,
 ) -> RunSteps:
-    """Compiles the training loop.
+    """Compile the training loop.
 
     Args:
       learner, strategy, optimiser: the method.
       episode: the size of a task.
-      batch_size: tasks in a meta-batch.
-      plan: how they are spread over devices and time; with several devices, `state`,
-        `pool` and `key` should be on all of them (`plan.replicate`).
+      batch_size: number of tasks per meta-batch.
+      plan: how tasks are distributed over devices and time; with several devices,
+        `state`, `pool` and `key` should be on all of them (`plan.replicate`).
 
     Returns:
-      `run(state, pool, key, stop)`, which trains until step `stop` and is compiled
-      once, whatever `stop`. Step t draws all its randomness from `fold_in(key, t)`, so
-      that it does not matter how the steps are divided into calls. `state` is donated.
-      It stops early at a step whose loss is not finite, and says which.
+      `run(state, pool, key, stop) -> (state, bad_step)`, which trains until step `stop`
+      and compiles once for all values of `stop`. Step t draws all its randomness from
+      `fold_in(key, t)`, so it does not matter how steps are divided into calls. `state`
+      is donated. The loop ends early at a step whose loss is not finite; `bad_step` is
+      that step, else -1.
     """
-    num_drawn = batch_size + strategy.extra_tasks(batch_size)
+    num_drawn = tasks_per_step(strategy, batch_size)
     draw = sample_task if learner.episodic else sample_flat
 
     def one_step(state: TrainState, pool: Pool, key: Array):
@@ -194,5 +198,5 @@ def make_run_steps(
 
 
 def adam(learning_rate: float) -> optax.GradientTransformation:
-    """The outer optimiser of the paper's experiments."""
+    """Return the outer optimizer of the paper's experiments."""
     return optax.adam(learning_rate)
