@@ -171,7 +171,7 @@ class DenseBlock(nn.Module):
       norm: whether to apply batch-norm; if not, a bias is added.
     """
 
-    # The kernel multiplies vectors, so an inner loop can adapt it with low-rank updates.
+    # Inner loops can adapt a kernel that multiplies vectors with low-rank updates.
     dense_kernel: ClassVar[bool] = True
 
     features: int

@@ -330,7 +330,7 @@ class GradientLearner:
         key: Array,
         hook: Hook | None,
     ) -> Array:
-        """Compute the support loss; x of the support set is at the first adapted layer."""
+        """Compute the support loss of x at the first adapted layer."""
         params = self._merge(variables.params["model"], adapted)
         outputs, _ = self._forward(params, variables.state, support, train, key, hook)
         return self.objective.loss(outputs, support)
@@ -351,7 +351,7 @@ class GradientLearner:
         )
 
     def _low_rank_applies(self, h: PyTree) -> bool:
-        """Whether the first adapted layer is a linear map of fewer samples than inputs."""
+        """Whether the first adapted layer maps fewer samples than it has inputs."""
         dense = getattr(self.stack.layers[self.shared_layers], "dense_kernel", False)
         return self.low_rank and dense and h.shape[0] < h.shape[1]
 

@@ -9,7 +9,7 @@ $$W_t = W_0 + l^\top D_t, \quad D_t = -\sum_{s < t} r(\delta_s),
 
 where l and r are the factors of the update rule. The inner loop then works on `[N, N]`
 and `[N, O]` arrays. The product with the shared $W_0$ is one product for all tasks, and
-no task needs an `[I, O]` copy of it, nor do the second derivatives. The result is exact.
+no task needs an `[I, O]` copy of it, nor do the second derivatives. This is exact.
 
 A rule may also weight the entries of the step with A `[I, O]`, as MetaSGD does:
 

@@ -80,8 +80,8 @@ class SupervisedLearner:
     r"""SL (Dhillon et al. 2019): one classifier of all base classes, then fine-tuning.
 
     At test time the logits z of the network are features,
-    $u(x) = \max(z, 0) / \|\max(z, 0)\|$, and a new head is initialized from the support
-    set: the weights of class r are $\bar z_r / \|\bar z_r\|$ with the mean $\bar z_r$ of
+    $u(x) = \max(z, 0) / \|\max(z, 0)\|$, and the support set initializes a new head:
+    the weights of class r are $\bar z_r / \|\bar z_r\|$ with the mean $\bar z_r$ of
     $\max(z, 0)$ over its support samples. Adam then tunes all parameters on the
     cross-entropy of the support set; queries are not used (no transduction).
 

@@ -86,7 +86,8 @@ def make(
       InputError: if a name or an option is unknown.
 
     Example:
-      >>> make("mlti+taml", setting="label_sharing", options={"mlti": {"alpha": 0.5}}).name
+      >>> options = {"mlti": {"alpha": 0.5}}
+      >>> make("mlti+taml", setting="label_sharing", options=options).name
       'mlti+taml'
     """
     facts = {"setting": setting, **(interpolation or {})}

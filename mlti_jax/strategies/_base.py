@@ -37,8 +37,8 @@ class Strategy(NamedTuple):
       sample: `(variables, key) -> variables`, once per meta-batch in training.
       perturb: `variables -> Perturbation`, noise on hidden outputs within a task, in
         training and at test time.
-      transform: `(tasks [M], key, B) -> tasks [B, m]`, m versions of each task, of which
-        the one with the largest loss counts. If all versions of a task have the same
+      transform: `(tasks [M], key, B) -> tasks [B, m]`, m versions of each task; the
+        version with the largest loss counts. If all versions of a task have the same
         support set, it may be returned once, `[B, ...]`; the learner then adapts once.
       penalty: `(variables before sample, aux [B, m]) -> scalar`, added to the loss.
     """

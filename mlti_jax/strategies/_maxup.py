@@ -1,8 +1,8 @@
 """Meta-MaxUp (Ni et al. 2021), Data Augmentation for Meta-Learning: learns from the
 version of a task that has the largest loss among several augmented versions.
 
-Difference from the paper: versions are made with the interpolation of the dataset within
-the task, as in the comparison of the MLTI paper, not with a list of image augmentations.
+Difference from the paper: versions are made with the interpolation of the dataset
+within the task, as in the comparison of the MLTI paper, not with image augmentations.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def metamix(
     if channel_shuffle and 0 in layers:
         raise InputError(
             "metamix's channel_shuffle is for hidden layers, and the input is among "
-            f"the layers {tuple(layers)}; set interpolation.layers to layers >= 1 (with "
-            "interpolation.method=mixup), or channel_shuffle=False"
+            f"the layers {tuple(layers)}; set interpolation.layers to layers >= 1 "
+            "(with interpolation.method=mixup), or channel_shuffle=False"
         )
 
     def one_task(key: Array, task: Task) -> Task:

@@ -96,7 +96,7 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
 
 
 def kl_to_standard_normal(mean: Array, spread: Array) -> Array:
-    r"""Compute $\frac12 \sum (\sigma^2 + \mu^2 - 1 - \log\sigma^2)$ over all entries."""
+    r"""Sum $\frac12 (\sigma^2 + \mu^2 - 1 - \log\sigma^2)$ over all entries."""
     return 0.5 * jnp.sum(spread**2 + mean**2 - 1 - 2 * jnp.log(spread))
 
 

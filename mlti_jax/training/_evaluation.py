@@ -52,7 +52,7 @@ class Evaluator:
       learner, strategy: the evaluated method.
       episode: the size of a task.
       tasks_per_pass: maximal number of tasks per pass; fewer if tasks are so large
-        that a pass would have more than `LARGEST_PASS` samples. The last pass is padded.
+        that a pass would exceed `LARGEST_PASS` samples. The last pass is padded.
       plan: how tasks are distributed over devices.
     """
 
