@@ -18,9 +18,8 @@ from mlti_jax._internal import command_line
 from mlti_jax.backbones import BACKBONES
 from mlti_jax.data import DATASETS
 from mlti_jax.errors import InputError
-from mlti_jax.learners import LEARNERS
-from mlti_jax.strategies import STRATEGIES
-from mlti_jax.strategies import _applicability as applicability
+from mlti_jax.learners import FAMILIES, LEARNERS
+from mlti_jax.strategies import STRATEGIES, applies_to
 
 
 def run(
@@ -64,7 +63,21 @@ def listing() -> str:
         f"{family + ':':12} {' '.join(names)}" for family, names in families.items()
     ]
     lines += ["", "Combine strategies with +, as in strategy=NAME+NAME.", ""]
-    lines += ["Strategies that apply to each learner:", applicability.table()]
+    lines += ["Strategies that apply to each learner:", _applicability()]
+    return "\n".join(lines)
+
+
+def _applicability() -> str:
+    """Table of the strategies and the families of learners that they apply to."""
+    width = max(map(len, STRATEGIES)) + 2
+    heads = [f"{family} ({', '.join(names)})" for family, names in FAMILIES.items()]
+    lines = [" " * width + "  ".join(heads)]
+    for name in STRATEGIES:
+        cells = [
+            f"{'yes' if family in applies_to(name) else '-':{len(head)}}"
+            for family, head in zip(FAMILIES, heads, strict=True)
+        ]
+        lines.append(f"{name:{width}}" + "  ".join(cells).rstrip())
     return "\n".join(lines)
 
 

@@ -105,9 +105,9 @@ def test_mapping_equals_a_loop_and_so_does_its_gradient(plan):
 
 STRATEGIES = {
     "vanilla": lambda: strategies.vanilla(),
-    "mlti": lambda: strategies.mlti(form="label_sharing", layers=(0, 1)),
+    "mlti": lambda: strategies.mlti(setting="label_sharing", layers=(0, 1)),
     "taml": lambda: strategies.taml(),
-    "maxup": lambda: strategies.maxup(form="label_sharing"),
+    "maxup": lambda: strategies.maxup(setting="label_sharing"),
 }
 
 
@@ -156,7 +156,7 @@ def image_pool():
 @functools.lru_cache
 def three_steps(plan):
     learner = learners.maml(backbones.conv4(4, blocks=2), 2, steps=2)
-    strategy = strategies.mlti(form="label_sharing", layers=(0,), method="cutmix")
+    strategy = strategies.mlti(setting="label_sharing", layers=(0,), method="cutmix")
     run = make_run_steps(learner, strategy, adam(1e-3), EPISODE, 4, plan)
     state = init_state(learner, strategy, adam(1e-3), KEY, jnp.zeros((2, 8, 8, 3)))
     state, pool, key = plan.replicate((state, image_pool(), KEY))

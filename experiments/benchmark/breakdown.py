@@ -23,9 +23,10 @@ from experiments.benchmark.flops import step_flops
 from experiments.benchmark.machine import measure_peaks
 from experiments.benchmark.program import Parts, Program, compile_case, make_parts
 from mlti_jax.data import Pool, sample_task
-from mlti_jax.learners import Variables
+from mlti_jax.learners import TaskContext, Variables
 from mlti_jax.parallel import Plan, map_tasks, plan_for
 from mlti_jax.strategies import meta_objective
+from mlti_jax.strategies._objective import tasks_per_step
 from mlti_jax.types import Array, PyTree
 
 # As measured on two CPU cores; used if no steps were timed in the same run.
@@ -66,7 +67,7 @@ def slowest(results: list[dict], number: int = 6) -> tuple[str, ...]:
 def functions(case: Case, parts: Parts, plan: Plan) -> dict[str, Function]:
     """The functions of all programs except the whole step, by name."""
     learner, strategy = parts.learner, parts.strategy
-    drawn = case.tasks + strategy.extra_tasks(case.tasks)
+    drawn = tasks_per_step(strategy, case.tasks)
 
     def sampling(variables, pool, key):
         keys = jax.random.split(key, drawn)
@@ -78,15 +79,16 @@ def functions(case: Case, parts: Parts, plan: Plan) -> dict[str, Function]:
         if strategy.transform is None:
             return tasks
 
-        def transform(variables, tasks):
-            return strategy.transform(variables, tasks, key, 0, case.tasks)
+        def transform(tasks, key):
+            return strategy.transform(tasks, key, case.tasks)
 
-        mixed = plan.everywhere(transform)(variables, tasks)
+        mixed = plan.everywhere(transform)(tasks, key)
         return plan.shard(jax.tree.map(lambda leaf: leaf[:, 0], mixed))
 
     def shared(variables, pool, key):
         def embed(variables, task):
-            return learner.embed(variables, task, key, learner.shared_layers, True)[0]
+            context = TaskContext(key, train=True)
+            return learner.embed(variables, task, context, learner.shared_layers)[0]
 
         return map_tasks(embed, plan)(variables, interpolation(variables, pool, key))
 

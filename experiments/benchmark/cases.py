@@ -14,6 +14,7 @@ import numpy as np
 
 from mlti_jax import backbones, learners, strategies
 from mlti_jax._internal.checks import unknown_name
+from mlti_jax.strategies._objective import check_layers
 
 
 @dataclass(frozen=True)
@@ -235,19 +236,14 @@ def make_strategy(case: Case, learner: learners.Learner) -> strategies.Strategy:
       InputError: if the strategy does not apply to the learner.
     """
     name = case.strategy if case.interpolation else "vanilla"
-    strategies.check_applicable(strategies.parse(name), case.learner, learner.family)
-    form, labels = strategies.form_and_labels(case.setting, learner)
+    strategies.check_applicable(name, case.learner)
     mixing = ("mlti", "intra", "cross", "metamix", "maxup")
     options = {name: {"alpha": case.alpha} for name in mixing}
     strategy = strategies.make(
         name,
-        interpolation={
-            "form": form,
-            "method": case.interpolation,
-            "layers": case.layers,
-        },
-        labels=labels,
+        setting=strategies.effective_setting(case.setting, learner),
+        interpolation={"method": case.interpolation, "layers": case.layers},
         options=options,
     )
-    strategies.check_layers(learner, strategy)
+    check_layers(learner, strategy)
     return strategy

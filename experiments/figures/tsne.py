@@ -17,12 +17,11 @@ import numpy as np
 
 from mlti_jax import interpolation
 from mlti_jax._internal.figures import COLUMN_WIDTH, new_figure
-from mlti_jax.backbones import Mode
+from mlti_jax.backbones import Context
 from mlti_jax.data import Pool, sample_task
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables, prototypes
-from mlti_jax.learners._base import concatenate, concatenate_weights, run_task
-from mlti_jax.strategies._base import eval_variables
+from mlti_jax.learners._base import concatenate, concatenate_weights
 from mlti_jax.training import Episode, Experiment
 from mlti_jax.types import Array, Batch, Task
 
@@ -32,7 +31,7 @@ ORIGINALS, INTERPOLATED = 3, 300
 PALETTE = np.array([[0.84, 0.13, 0.15], [0.10, 0.33, 0.78], [0.97, 0.75, 0.05]])
 # Running averages: with the statistics of each task, batch normalization would remove
 # the mean by which tasks differ.
-RUNNING = Mode(train=False, batch_statistics=False)
+RUNNING = Context(train=False, batch_statistics=False)
 
 
 class Features(NamedTuple):
@@ -73,18 +72,14 @@ def hidden(
     learner: Learner, variables: Variables, task: Task, start: int, stop: int
 ) -> Task:
     """Runs layers `start` to `stop` on a task's x, each sample independently."""
-    task, _ = run_task(
-        learner.stack,
-        variables.params["model"],
-        variables.state,
-        task,
-        start,
-        stop,
-        key=jax.random.key(0),  # unused: no layer draws noise at evaluation
-        mode=RUNNING,
-        joint=learner.joint_statistics,
-    )
-    return task
+
+    def run(batch: Batch) -> Batch:
+        h, _ = learner.stack.apply(
+            variables.params["model"], variables.state, batch.x, start, stop, RUNNING
+        )
+        return batch.replace(x=h)
+
+    return task.replace(support=run(task.support), query=run(task.query))
 
 
 def last_hidden_layer(learner: Learner) -> int:
@@ -147,7 +142,7 @@ def task_vectors(
         layers, stop, variables = (0,), 0, None
     else:
         stop = last_hidden_layer(learner)
-        variables = eval_variables(strategy, features.variables)
+        variables = features.variables
     regression = experiment.splits.setting == "regression"
     key_tasks, key_draws = jax.random.split(jax.random.key(experiment.config.seed))
     tasks = original_tasks(experiment.splits.train, key_tasks, experiment.episode)
@@ -165,7 +160,7 @@ def task_vectors(
 
         if layer is not None:
             tasks = move(tasks, 0, layer)
-            tasks = strategy.transform(variables, tasks, key, layer, size)
+            tasks = strategy.transform(tasks, key, size)
             tasks = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tasks)
         tasks = move(tasks, layer or 0, stop)
         return jax.vmap(partial(mean_prototype, regression=regression))(tasks)

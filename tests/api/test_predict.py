@@ -10,6 +10,7 @@ import pytest
 from mlti_jax.api import _adapted as adapted
 from mlti_jax.data import sample_task
 from mlti_jax.errors import InputError
+from mlti_jax.learners import TaskContext
 from mlti_jax.training._experiment import TEST
 from mlti_jax.types import Batch
 from tests.support.api_cases import (
@@ -194,7 +195,9 @@ def test_fewer_classes_than_outputs_are_a_condition():
     (x, y), (query, truth) = task("ab", 3)
     model = fit.adapt(x, y)
     support = Batch(jnp.asarray(x), jnp.eye(3)[np.repeat([0, 1], 3)])
-    logits = np.asarray(fit.learner.predict(fit.variables, support, query, KEY))
+    logits = np.asarray(
+        fit.learner.predict(fit.variables, support, query, TaskContext(KEY))
+    )
     three = softmax(logits / fit.temperature)
     found = model.predict(query).probabilities
     np.testing.assert_allclose(
@@ -213,7 +216,9 @@ def test_a_shared_label_is_its_own_output():
     assert model.classes.tolist() == ["inactive", "active"]
     assert model.columns.tolist() == [0, 1]
     support = Batch(jnp.asarray(x), jnp.eye(2)[np.repeat([0, 1], 3)])
-    logits = fit.learner.predict(fit.variables, support, jnp.asarray(x), KEY)
+    logits = fit.learner.predict(
+        fit.variables, support, jnp.asarray(x), TaskContext(KEY)
+    )
     np.testing.assert_allclose(
         model.predict(x).probabilities, softmax(np.asarray(logits)), atol=1e-5
     )
@@ -293,7 +298,7 @@ def test_pictures_are_scaled_as_in_training():
     y = np.repeat(["a", "b"], 8)
     model = fit.adapt(x, y)
     support = Batch(jnp.asarray(x / np.float32(255)), jnp.eye(2)[np.repeat([0, 1], 8)])
-    logits = fit.learner.predict(fit.variables, support, support.x, KEY)
+    logits = fit.learner.predict(fit.variables, support, support.x, TaskContext(KEY))
     np.testing.assert_allclose(
         model.predict(x).probabilities, softmax(np.asarray(logits)), atol=1e-4
     )

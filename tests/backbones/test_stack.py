@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mlti_jax import backbones, ops
-from mlti_jax.backbones import BatchNorm, Head, Mode
+from mlti_jax.backbones import BatchNorm, Context, Head
 from mlti_jax.backbones._pose import ADAPTED_LAYERS
 from mlti_jax.backbones._resnet12 import drop_block
 from mlti_jax.errors import InputError
@@ -30,9 +30,7 @@ SLOW = ("conv4_84", "pose", "resnet12")
     "name",
     [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in NETWORKS],
 )
-@pytest.mark.parametrize(
-    "mode", [Mode(True, True), Mode(False, True), Mode(False, False)]
-)
+@pytest.mark.parametrize("mode", [(True, True), (False, True), (False, False)])
 def test_every_split_gives_the_whole(name, mode):
     stack, shape = NETWORKS[name]
     stack = stack.append(Head(5))
@@ -41,10 +39,12 @@ def test_every_split_gives_the_whole(name, mode):
 
     @jax.jit
     def run(params, state, h, key):
-        results = [stack.apply(params, state, h, key=key, mode=mode)]
+        train, batch_statistics = mode
+        context = Context(key, train=train, batch_statistics=batch_statistics)
+        results = [stack.apply(params, state, h, context=context)]
         for layer in range(1, len(stack)):
-            middle, new = stack.apply(params, state, h, 0, layer, key=key, mode=mode)
-            results.append(stack.apply(params, new, middle, layer, key=key, mode=mode))
+            middle, new = stack.apply(params, state, h, 0, layer, context)
+            results.append(stack.apply(params, new, middle, layer, context=context))
         return results
 
     whole, *splits = run(params, state, x, KEY)
@@ -74,15 +74,17 @@ def test_embedding_sizes(name, size):
 def test_batch_norm_by_hand_with_running_averages():
     norm = BatchNorm()
     x = np.random.default_rng(0).normal(2.0, 3.0, (10, 4, 4, 2)).astype(np.float32)
-    variables = norm.init(KEY, x, Mode())
-    out, updated = norm.apply(variables, x, Mode(True, True), mutable=["batch_stats"])
+    variables = norm.init(KEY, x, Context())
+    out, updated = norm.apply(
+        variables, x, Context(train=True), mutable=["batch_stats"]
+    )
     flat = x.reshape(-1, 2).astype(np.float64)
     by_hand = (x - flat.mean(0)) / np.sqrt(flat.var(0) + 1e-5)
     np.testing.assert_allclose(out, by_hand, atol=1e-4)
     stats = updated["batch_stats"]
     np.testing.assert_allclose(stats["mean"], 0.1 * flat.mean(0), rtol=1e-4)
     np.testing.assert_allclose(stats["var"], 0.9 + 0.1 * flat.var(0, ddof=1), rtol=1e-4)
-    running = norm.apply({**variables, **updated}, x, Mode(False, False))
+    running = norm.apply({**variables, **updated}, x, Context(batch_statistics=False))
     by_hand = (x - 0.1 * flat.mean(0)) / np.sqrt(0.9 + 0.1 * flat.var(0, ddof=1) + 1e-5)
     np.testing.assert_allclose(running, by_hand, atol=1e-4)
 
@@ -93,7 +95,7 @@ def test_dense_block_without_norm_by_hand():
     (params,), state = stack.init(KEY, x)
     assert set(params) == {"kernel", "bias"}
     params = params | {"bias": jnp.array([0.5, -0.5, 0.0])}
-    out, new_state = stack.apply((params,), state, x, mode=Mode(True, True))
+    out, new_state = stack.apply((params,), state, x, context=Context(train=True))
     linear = np.asarray(x) @ np.asarray(params["kernel"]) + [0.5, -0.5, 0.0]
     expected = np.where(linear > 0, linear, 0.1 * linear)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
@@ -106,10 +108,10 @@ def test_padding_does_not_enter_the_statistics():
     params, state = jax.jit(stack.init)(KEY, x)
     padded = jnp.concatenate([x, 100 + jnp.zeros((3, 1024))])
     weight = jnp.array([1.0] * 6 + [0.0] * 3)
-    mode = Mode(True, True)
-    alone, state_alone = stack.apply(params, state, x, mode=mode)
+    context = Context(train=True)
+    alone, state_alone = stack.apply(params, state, x, context=context)
     with_padding, state_padded = stack.apply(
-        params, state, padded, mode=mode, weight=weight
+        params, state, padded, context=context.replace(weight=weight)
     )
     np.testing.assert_allclose(with_padding[:6], alone, atol=1e-4)
     chex.assert_trees_all_close(state_padded, state_alone, atol=1e-4)
@@ -121,7 +123,7 @@ def test_dropout_only_in_training_and_by_key():
     params, state = jax.jit(stack.init)(KEY, x)
     run = jax.jit(
         lambda key, train: stack.apply(
-            params, state, x, 0, 1, key=key, mode=Mode(train, True)
+            params, state, x, 0, 1, context=Context(key, train=train)
         )[0],
         static_argnums=1,
     )
@@ -285,7 +287,7 @@ def test_pooling_before_normalisation_equals_pooling_after_it(batch_statistics):
     params, state = block.init(jax.random.key(1), x)
     scale = jnp.asarray([1.0, -1.0, 0.5, -2.0, 0.3, 3.0])
     params = ({**params[0], "norm": {"scale": scale, "offset": 0.1 * scale + 0.2}},)
-    mode = backbones.Mode(train=False, batch_statistics=batch_statistics)
+    context = Context(batch_statistics=batch_statistics)
 
     def plain(params):
         kernel, norm = params[0]["kernel"], params[0]["norm"]
@@ -297,7 +299,7 @@ def test_pooling_before_normalisation_equals_pooling_after_it(batch_statistics):
         return jax.nn.relu(ops.max_pool(h))
 
     def ours(params):
-        return block.apply(params, state, x, mode=mode)[0]
+        return block.apply(params, state, x, context=context)[0]
 
     def derivatives(function):
         gradient = jax.grad(lambda p: jnp.sum(jnp.sin(function(p))))

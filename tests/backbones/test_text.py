@@ -12,10 +12,11 @@ from jax import test_util
 from mlti_jax import backbones, data, learners, ops
 from mlti_jax import interpolation as itp
 from mlti_jax._internal import extras
-from mlti_jax.backbones import Head, Mode, Stack
+from mlti_jax.backbones import Context, Head, Stack
 from mlti_jax.backbones import _text as text
 from mlti_jax.data.builders import huffpost
 from mlti_jax.errors import InputError
+from mlti_jax.learners import TaskContext
 from mlti_jax.types import Batch, Task
 
 KEY = jax.random.key(0)
@@ -71,14 +72,14 @@ def test_every_split_gives_the_whole(stack, embedding):
     stack = stack.append(Head(5))
     x = sentences([1, 4, 9, 0], 9)
     params, state = jax.jit(stack.init)(KEY, x)
-    mode = Mode(True, True)
+    context = Context(train=True)
 
     @jax.jit
     def run(params, state, x):
-        results = [stack.apply(params, state, x, mode=mode)]
+        results = [stack.apply(params, state, x, context=context)]
         for layer in range(1, len(stack)):
-            middle, new = stack.apply(params, state, x, 0, layer, mode=mode)
-            results.append(stack.apply(params, new, middle, layer, mode=mode))
+            middle, new = stack.apply(params, state, x, 0, layer, context)
+            results.append(stack.apply(params, new, middle, layer, context=context))
         return results, middle
 
     (whole, *splits), last = run(params, state, x)
@@ -117,7 +118,7 @@ def test_tied_layers_keep_running_averages_of_their_own():
     x = jax.random.normal(KEY, (6, 4))
     params, state = stack.init(KEY, x)
     assert params[1] == {}
-    _, new = stack.apply(params, state, x, mode=Mode(True, True))
+    _, new = stack.apply(params, state, x, context=Context(train=True))
     means = [layer["norm"]["mean"] for layer in new]
     assert np.abs(means[0] - means[1]).max() > 1e-3
 
@@ -256,11 +257,11 @@ def test_learners(stack, name, options):
         def loss(params, layer):
             current = variables.replace(params=params)
             parts = [
-                learner.embed(current, task, KEY, layer, True)[0]
+                learner.embed(current, task, TaskContext(KEY, True), layer)[0]
                 for task in (task_i, task_j)
             ]
             mixed = itp.non_label_sharing(KEY, *parts, 0.4) if layer else task_i
-            return learner.loss(current, mixed, KEY, layer, True)[0]
+            return learner.loss(current, mixed, TaskContext(KEY, True), layer)[0]
 
         return [jax.value_and_grad(loss)(variables.params, layer) for layer in layers]
 
@@ -269,7 +270,9 @@ def test_learners(stack, name, options):
         chex.assert_tree_all_finite(grads)
         norms = [jax.tree.map(jnp.linalg.norm, layer) for layer in grads["model"]]
         assert all(sum(jax.tree.leaves(n)) > 0 for n in norms if n)
-    outputs = learner.predict(variables, task_i.support, task_i.query.x, KEY)
+    outputs = learner.predict(
+        variables, task_i.support, task_i.query.x, TaskContext(KEY)
+    )
     assert outputs.shape == (6, 3)
     assert np.isfinite(outputs).all()
 
@@ -280,7 +283,7 @@ def test_tokens_are_not_interpolated():
     variables = learner.init(KEY, task.support.x)
     mixed = itp.non_label_sharing(KEY, task, text_task(2), 0.4)
     with pytest.raises(InputError, match="can't be interpolated: take layers from 1"):
-        learner.loss(variables, mixed, KEY, 0, True)
+        learner.loss(variables, mixed, TaskContext(KEY, True), 0)
 
 
 # ------------------------------------------------------------------- word vectors

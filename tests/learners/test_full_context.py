@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from mlti_jax import backbones, learners, strategies
 from mlti_jax.data import ClassPool
 from mlti_jax.errors import InputError
+from mlti_jax.learners import TaskContext
 from mlti_jax.learners._base import shared_features
 from mlti_jax.learners._full_context import FullContext
 from mlti_jax.training import Episode, Evaluator, base_config
@@ -30,14 +31,14 @@ def small():
 
 
 apply = jax.jit(FullContext.apply, static_argnums=0)
-embed = jax.jit(lambda *args: small().embed(*args, KEY, 1, False))
+embed = jax.jit(lambda *args: small().embed(*args, TaskContext(KEY, False), 1))
 
 
 @jax.jit
 @jax.value_and_grad
 def value_and_gradient(params, task, state):
     variables = learners.Variables(params, state)
-    return small().loss(variables, task, KEY, 0, True)[0]
+    return small().loss(variables, task, TaskContext(KEY, True), 0)[0]
 
 
 def moved(variables):
@@ -240,7 +241,7 @@ def test_vmap_equals_a_loop_and_jit_changes_nothing():
     learner, tasks, variables = setup()
 
     def loss(task):
-        return learner.loss(variables, task, KEY, 0, True)
+        return learner.loss(variables, task, TaskContext(KEY, True), 0)
 
     batched = jax.jit(jax.vmap(loss))(tasks)
     without_jit = loss(take(tasks, 0))

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from mlti_jax import backbones, learners
 from mlti_jax.errors import InputError
-from mlti_jax.learners import adapt
+from mlti_jax.learners import TaskContext, adapt
 from mlti_jax.learners._update_rules import transform_modes
 from mlti_jax.types import Batch
 from tests.support.tasks import init, make_task, task_loss
@@ -32,7 +32,7 @@ def small_maml(**options):
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
 def embed(learner, variables, task, key, layer, train):
-    return learner.embed(variables, task, key, layer, train)
+    return learner.embed(variables, task, TaskContext(key, train), layer)
 
 
 # ----------------------------------------------------------------- the inner loop
@@ -65,18 +65,36 @@ def value_and_gradient(learner):
 
     def loss(params):
         changed = variables.replace(params=params)
-        return learner.loss(changed, task, KEY, 0, True)[0]
+        return learner.loss(changed, task, TaskContext(KEY, True), 0)[0]
 
     return jax.jit(jax.value_and_grad(loss))(variables.params)
 
 
-@pytest.mark.parametrize(
-    "options", [{"remat": True}, {"unroll": False}, {"remat": True, "unroll": False}]
-)
-def test_remat_and_unroll_change_no_result(options):
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("num_steps", [0, 1, 5])
+def test_adapt_equals_a_python_loop(num_steps, remat):
+    def loss(w, index):
+        return jnp.sum(jnp.sin(w * (index + 1.0)) ** 2)
+
+    def with_adapt(w):
+        return adapt(loss, w, lambda g: 0.1 * g, num_steps, remat=remat).sum()
+
+    def with_loop(w):
+        for index in range(num_steps):
+            w = w - 0.1 * jax.grad(loss)(w, index)
+        return w.sum()
+
+    w = jnp.array([0.3, -1.2, 2.0])
+    got = jax.jit(jax.value_and_grad(with_adapt))(w)
+    expected = jax.value_and_grad(with_loop)(w)
+    chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_remat_does_not_change_the_meta_gradient():
     plain = value_and_gradient(small_maml())
-    changed = value_and_gradient(dataclasses.replace(small_maml(), **options))
-    chex.assert_trees_all_close(changed, plain, rtol=1e-4, atol=1e-6)
+    remat = value_and_gradient(small_maml(remat=True))
+    assert plain is not remat
+    chex.assert_trees_all_close(remat, plain, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -235,8 +253,8 @@ def test_rules_at_their_start_are_maml(name, options):
     chex.assert_trees_all_equal(variables.params["model"], plain.params["model"])
     for train in (True, False):
         # One operation at a time: a compiler may round a product and a sum at once.
-        loss, aux = other.loss(variables, task, KEY, 0, train)
-        expected, expected_aux = maml.loss(plain, task, KEY, 0, train)
+        loss, aux = other.loss(variables, task, TaskContext(KEY, train), 0)
+        expected, expected_aux = maml.loss(plain, task, TaskContext(KEY, train), 0)
         assert loss == expected
         np.testing.assert_array_equal(aux.outputs, expected_aux.outputs)
 

@@ -20,6 +20,7 @@ import pytest
 from mlti_jax import backbones, learners
 from mlti_jax.backbones import Stack
 from mlti_jax.errors import InputError
+from mlti_jax.learners import TaskContext
 from mlti_jax.types import Batch, Task
 from tests.support.learner_table import LEARNERS, NETWORKS, UNREACHED, WAYS, fits
 from tests.support.tasks import KEY
@@ -80,7 +81,7 @@ class Case(NamedTuple):
     def loss(self, task: Task, layer: int = 0, train: bool = True, **changes):
         """`learner.loss`, not compiled."""
         variables = self.variables.replace(**changes)
-        return self.learner.loss(variables, task, KEY, layer, train)
+        return self.learner.loss(variables, task, TaskContext(KEY, train), layer)
 
 
 @functools.cache
@@ -249,14 +250,18 @@ class TestEveryLearner:
         of, task = case(learner, network), case(learner, network).tasks[0]
         whole = alone(learner, network)
         for layer in range(1, of.learner.deepest_mixing_layer + 1):
-            hidden, state = of.learner.embed(of.variables, task, KEY, layer, True)
+            hidden, state = of.learner.embed(
+                of.variables, task, TaskContext(KEY, True), layer
+            )
             result = of.loss(hidden, layer, state=state)
             chex.assert_trees_all_close(result, whole, rtol=1e-7, atol=1e-9)
 
     def test_predict_equals_the_outputs_of_loss(self, learner, network):
         of, task = case(learner, network), case(learner, network).tasks[0]
         aux = alone(learner, network, train=False)[1]
-        got = of.learner.predict(of.variables, task.support, task.query.x, KEY)
+        got = of.learner.predict(
+            of.variables, task.support, task.query.x, TaskContext(KEY)
+        )
         np.testing.assert_allclose(got, aux.outputs, rtol=1e-7, atol=1e-9)
 
     def test_batch_norm_policies_differ_at_test_time_only(self, learner, network):

@@ -1,4 +1,4 @@
-"""The inner loop's short way through a linear map of few samples."""
+"""Low-rank adaptation of a linear map of few samples."""
 
 import dataclasses
 import functools
@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from mlti_jax import backbones, learners
-from mlti_jax.learners._low_rank import Displaced, LowRank
+from mlti_jax.learners import TaskContext
+from mlti_jax.learners._inner_loop import descend
+from mlti_jax.learners._low_rank import LowRankKernel, adapt_low_rank
 from mlti_jax.learners._update_rules import Factors
 from tests.support.tasks import init, make_task
 
@@ -21,14 +23,14 @@ KEY = jax.random.key(0)
 def value_and_gradient(learner, variables, task):
     def loss(params):
         changed = variables.replace(params=params)
-        value, aux = learner.loss(changed, task, KEY, 0, True)
+        value, aux = learner.loss(changed, task, TaskContext(KEY, True), 0)
         return value, (aux.outputs, aux.outputs_before, aux.state)
 
     return jax.value_and_grad(loss, has_aux=True)(variables.params)
 
 
-def long_way(learner):
-    return dataclasses.replace(learner, short_way=False)
+def full_rank(learner):
+    return dataclasses.replace(learner, low_rank=False)
 
 
 def away_from_identity(variables):
@@ -63,64 +65,67 @@ def make(name, adapted=(1, 2, 3), steps=3, **options):
         ((1, 2, 3), {}),
         pytest.param((1, 3), {}, marks=pytest.mark.slow),
         pytest.param((0, 1, 2, 3), {}, marks=pytest.mark.slow),
-        ((1, 3), {"steps": 1}),  # with so few, MetaSGD does without pairs of samples
+        ((1, 3), {"steps": 1}),  # too few for pairs of samples in MetaSGD
         pytest.param((1, 3), {"second_order": False}, marks=pytest.mark.slow),
-        pytest.param((1, 3), {"unroll": False, "remat": True}, marks=pytest.mark.slow),
+        pytest.param((1, 3), {"remat": True}, marks=pytest.mark.slow),
     ],
 )
-def test_it_gives_what_the_long_way_gives(name, adapted, options):
-    short, variables, task = make(name, adapted, **options)
-    got = value_and_gradient(short, variables, task)
-    expected = value_and_gradient(long_way(short), variables, task)
+def test_low_rank_equals_full_rank(name, adapted, options):
+    low_rank, variables, task = make(name, adapted, **options)
+    got = value_and_gradient(low_rank, variables, task)
+    expected = value_and_gradient(full_rank(low_rank), variables, task)
     chex.assert_trees_all_close(got, expected, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["maml", "metasgd", "meta_curvature"])
-def test_adapt_returns_the_kernel_itself(name):
-    short, variables, task = make(name)
-    adapted = jax.jit(short.adapt)(variables, task.support, KEY)
-    expected = jax.jit(long_way(short).adapt)(variables, task.support, KEY)
+def test_adapt_returns_the_kernel(name):
+    low_rank, variables, task = make(name)
+    adapted = jax.jit(low_rank.adapt)(variables, task.support, TaskContext(KEY))
+    expected = jax.jit(full_rank(low_rank).adapt)(
+        variables, task.support, TaskContext(KEY)
+    )
     assert (adapted[1]["kernel"] != variables.params["model"][1]["kernel"]).any()
     chex.assert_trees_all_close(adapted, expected, rtol=1e-4, atol=1e-6)
-    got = jax.jit(short.predict)(variables, task.support, task.query.x, KEY)
-    long = jax.jit(long_way(short).predict)(variables, task.support, task.query.x, KEY)
-    np.testing.assert_allclose(got, long, rtol=1e-4, atol=1e-5)
+    inputs = (variables, task.support, task.query.x, TaskContext(KEY))
+    got = jax.jit(low_rank.predict)(*inputs)
+    expected = jax.jit(full_rank(low_rank).predict)(*inputs)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_no_product_of_the_inner_loop_has_the_kernels_shape():
-    """Two of the meta-gradient do, by support and by query set, in any case."""
-    short, variables, task = make("maml", (1, 3), unroll=True)
+    """Two products of the meta-gradient do in any case: of support and query set."""
+    low_rank, variables, task = make("maml", (1, 3))
 
     def products(learner):
         text = value_and_gradient.lower(learner, variables, task).as_text()
         return len(re.findall(r"dot_general.*-> tensor<(16x7|7x16)xf32>", text))
 
-    assert products(short) == 2
-    assert products(long_way(short)) > 2 + short.steps
+    assert products(low_rank) == 2
+    assert products(full_rank(low_rank)) > 2
 
 
-def test_more_samples_than_inputs_go_the_long_way():
+def test_more_samples_than_inputs_use_full_rank():
     learner, variables, _ = make("maml", (1, 3))
     many = make_task(1, shots=20, shape=(8,))  # 60 samples, 16 inputs
     got = value_and_gradient(learner, variables, many)
-    expected = value_and_gradient(long_way(learner), variables, many)
+    expected = value_and_gradient(full_rank(learner), variables, many)
     chex.assert_trees_all_equal(got, expected)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_displaced_kernel_by_hand(weighted):
+def test_low_rank_kernel_by_hand(weighted):
     rng = np.random.default_rng(0)
     shared, left, total, x = (
         rng.normal(size=shape) for shape in ((4, 3), (2, 4), (2, 3), (5, 4))
     )
     weight = rng.normal(size=(4, 3)) if weighted else None
-    displaced = Displaced(1, shared, Factors(left, None, weight), total)
+    adapted_kernel = LowRankKernel(1, shared, Factors(left, None, weight), total)
     change = sum(np.outer(left[n], total[n]) for n in range(2))
     kernel = shared + (change * weight if weighted else change)
-    np.testing.assert_allclose(displaced.kernel(), kernel, rtol=1e-5)
+    np.testing.assert_allclose(adapted_kernel.kernel(), kernel, rtol=1e-5)
     linear = backbones.LinearMap(x @ shared, shared, None, x)
-    np.testing.assert_allclose(displaced.hook(x)(1, linear), x @ kernel, rtol=1e-4)
-    np.testing.assert_array_equal(displaced.hook(x)(0, linear), linear.output)
+    np.testing.assert_allclose(adapted_kernel.hook(x)(1, linear), x @ kernel, rtol=1e-4)
+    np.testing.assert_array_equal(adapted_kernel.hook(x)(0, linear), linear.output)
 
 
 @pytest.mark.parametrize("num_steps", [1, 2])  # without and with pairs of samples
@@ -140,12 +145,19 @@ def test_weighted_steps_by_hand(num_steps):
     )
     factors = Factors(h, lambda delta: delta, weight)
 
-    def loss(params, hook, index):
+    def loss(params, index, hook):
         return (c * hook(0, backbones.LinearMap(None, kernel, None, h))).sum()
 
-    loop = functools.partial(learners.adapt, num_steps=num_steps)
-    _, displaced = LowRank(0, kernel, h, factors, num_steps).adapt(
-        loss, (), lambda grads: grads, loop
+    _, adapted_kernel = adapt_low_rank(
+        loss,
+        (),
+        lambda grads: grads,
+        functools.partial(descend, second_order=True, remat=False),
+        layer=0,
+        kernel=kernel,
+        h=h,
+        factors=factors,
+        num_steps=num_steps,
     )
     expected = kernel.copy()
     for _ in range(num_steps):
@@ -154,10 +166,10 @@ def test_weighted_steps_by_hand(num_steps):
                 expected[i, o] -= weight[i, o] * sum(
                     h[k, i] * c[k, o] for k in range(n)
                 )
-    np.testing.assert_allclose(displaced.kernel(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(adapted_kernel.kernel(), expected, rtol=1e-4, atol=1e-5)
     linear = backbones.LinearMap(x @ kernel, kernel, None, x)
     np.testing.assert_allclose(
-        displaced.hook(x)(0, linear), x @ expected, rtol=1e-4, atol=1e-4
+        adapted_kernel.hook(x)(0, linear), x @ expected, rtol=1e-4, atol=1e-4
     )
 
 

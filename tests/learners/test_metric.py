@@ -9,7 +9,7 @@ import pytest
 
 from mlti_jax import backbones, learners
 from mlti_jax.errors import InputError
-from mlti_jax.learners import prototypes
+from mlti_jax.learners import TaskContext, prototypes
 from mlti_jax.learners._metric import squared_euclidean
 from mlti_jax.types import Batch
 from tests.support.tasks import init, make_task, task_loss
@@ -19,7 +19,7 @@ KEY = jax.random.key(0)
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
 def embed(learner, variables, task, key, layer, train):
-    return learner.embed(variables, task, key, layer, train)
+    return learner.embed(variables, task, TaskContext(key, train), layer)
 
 
 def test_protonet_logits_equal_a_numpy_version():

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
+from mlti_jax.learners import TaskContext
 from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
 from mlti_jax.types import Batch
 from tests.support.tasks import init, make_task, stack_tasks, take, task_loss
@@ -190,7 +191,7 @@ def test_mtl_needs_to_know_the_classes_of_a_training_task():
     task = make_task(1)
     variables = init(make("mtl"), KEY, task.support.x)
     with pytest.raises(InputError, match="needs task.groups"):
-        make("mtl").loss(variables, task, KEY, 0, True)
+        make("mtl").loss(variables, task, TaskContext(KEY, True), 0)
 
 
 # -------------------------------------------------------------------- both of them
@@ -224,7 +225,9 @@ def test_vmap_over_tasks_equals_a_loop(name):
     learner = make(name)
     tasks = stack_tasks([make_task(s) for s in range(3)])
     variables = init(learner, KEY, tasks.support.x[0])
-    loss = jax.jit(jax.vmap(lambda t: learner.loss(variables, t, KEY, 0, False)[0]))
+    loss = jax.jit(
+        jax.vmap(lambda t: learner.loss(variables, t, TaskContext(KEY, False), 0)[0])
+    )
     alone = [
         task_loss(learner, variables, take(tasks, i), KEY, 0, False)[0]
         for i in range(3)

@@ -13,10 +13,10 @@ from mlti_jax.errors import InputError
 from mlti_jax.strategies._metaaug import permute_classes, shift_targets
 from mlti_jax.types import Batch
 from tests.support.regulariser_cases import maml, tasks  # noqa: F401
-from tests.support.tasks import init, make_task, objective, take, task_loss
+from tests.support.tasks import embed, init, make_task, objective, take, task_loss
 
 KEY = jax.random.key(0)
-LS = {"form": "label_sharing", "method": "mixup", "layers": (0,)}
+LS = {"setting": "label_sharing", "method": "mixup", "layers": (0,)}
 
 
 def rows_of(x, pool):
@@ -104,24 +104,24 @@ def test_channel_shuffle_needs_one_array_and_classes():
     nested = task.replace(support=task.support.replace(x={"h": task.support.x}))
     with pytest.raises(InputError, match="channel shuffle needs features"):
         augmentation.shuffle_channels(KEY, nested, 0.5)
-    with pytest.raises(InputError, match="regression has none"):
-        strategies.metamix(channel_shuffle=True, labels="shift")
+    with pytest.raises(InputError, match="regression has no classes"):
+        strategies.metamix(setting="regression", channel_shuffle=True)
+    shuffled = {"setting": "label_sharing", "channel_shuffle": True}
     with pytest.raises(InputError, match="is for hidden layers"):
-        strategies.metamix(channel_shuffle=True, layers=(0, 1))
-    strategies.metamix(channel_shuffle=True, layers=(1,))
+        strategies.metamix(**shuffled, layers=(0, 1))
+    strategies.metamix(**shuffled, layers=(1,))
 
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_metamix_objective_equals_a_loop_of_tasks(maml, tasks, layer):
-    strategy = strategies.metamix(layers=(0, 1), alpha=0.7)
+    strategy = strategies.metamix(setting="label_sharing", layers=(0, 1), alpha=0.7)
     variables = init(maml, KEY, tasks.support.x[0])
     loss, aux = objective(maml, strategy, variables, tasks, layer=layer)
     assert aux.metric.shape == (4, 1)
-    _, key_embed, key_transform, key_loss = jax.random.split(KEY, 4)
-    embed = jax.jit(maml.embed, static_argnums=(3, 4))
+    _, key_embed, key_transform, key_loss, _ = jax.random.split(KEY, 5)
     losses = []
     for i, key in enumerate(jax.random.split(key_transform, (4, 1))[:, 0]):
-        hidden, _ = embed(variables, take(tasks, i), key_embed, layer, True)
+        hidden, _ = embed(maml, variables, take(tasks, i), key_embed, layer, True)
         key_lambda, key_mix, _, _ = jax.random.split(key, 4)
         lam = interpolation.sample_lambda(key_lambda, 0.7)
         mixed = augmentation.query_with_support(key_mix, hidden, lam)
@@ -138,7 +138,7 @@ def test_maxup_takes_the_worst_of_its_versions(maml, tasks):
     loss, aux = objective(maml, strategy, variables, tasks)
     assert aux.metric.shape == (4, 3)
     # By a loop: the same versions, each task's loss on its own.
-    keys = jax.random.split(jax.random.split(KEY, 4)[2], (4, 3))
+    keys = jax.random.split(jax.random.split(KEY, 5)[2], (4, 3))
     worst, everything = [], []
     for i in range(4):
         own = []
@@ -156,10 +156,15 @@ def test_maxup_takes_the_worst_of_its_versions(maml, tasks):
 def test_maxup_of_one_version_is_one_augmentation(maml, tasks):
     variables = init(maml, KEY, tasks.support.x[0])
     one = strategies.maxup(**LS, versions=1)
-    plain = one._replace(reduce=None)
     loss, _ = objective(maml, one, variables, tasks)
-    mean, _ = objective(maml, plain, variables, tasks)
-    assert loss == mean
+    keys = jax.random.split(jax.random.split(KEY, 5)[2], (4, 1))
+    losses = []
+    for i in range(4):
+        key_lambda, key_mix = jax.random.split(keys[i, 0])
+        lam = interpolation.sample_lambda(key_lambda, 2.0)
+        version = interpolation.query_only(key_mix, take(tasks, i), lam)
+        losses.append(float(task_loss(maml, variables, version, KEY, 0, True)[0]))
+    np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["maml", "protonet"])
@@ -167,21 +172,26 @@ def test_versions_with_one_support_set_equal_versions_apart(tasks, name):
     learner = learners.make(name, backbones.mlp((6, 7)), 3)
     variables = init(learner, KEY, tasks.support.x[0])
     strategy = strategies.maxup(**LS, versions=3)
-    assert strategy.same_support
     once, aux = objective(learner, strategy, variables, tasks)
+
+    def repeated(tasks, key, size):
+        out = strategy.transform(tasks, key, size)
+        support = jax.tree.map(lambda a: jnp.stack([a] * 3, axis=1), out.support)
+        return out.replace(support=support)
+
     apart, other = objective(
-        learner, strategy._replace(same_support=False), variables, tasks
+        learner, strategy._replace(transform=repeated), variables, tasks
     )
     np.testing.assert_allclose(once, apart, rtol=1e-5)
     chex.assert_trees_all_close(aux, other, rtol=1e-3, atol=1e-5)
 
 
 def test_maxup_of_both_sets_mixes_the_support_too(tasks):
-    both = strategies.maxup(**LS, sets="both").transform(None, tasks, KEY, 0, 4)
-    query = strategies.maxup(**LS, sets="query").transform(None, tasks, KEY, 0, 4)
+    both = strategies.maxup(**LS, sets="both").transform(tasks, KEY, 4)
+    query = strategies.maxup(**LS, sets="query").transform(tasks, KEY, 4)
     assert both.support.x.shape == (4, 4, *tasks.support.x.shape[1:])
+    chex.assert_trees_all_equal(query.support, tasks.support)
     for version in range(4):
-        np.testing.assert_array_equal(query.support.x[:, version], tasks.support.x)
         assert (np.asarray(both.support.x[:, version] != tasks.support.x)).any()
 
 
@@ -203,7 +213,7 @@ def test_permuted_classes_are_alike_in_support_and_query():
 
 
 def test_tasks_get_permutations_of_their_own(tasks):
-    strategy = strategies.metaaug(labels="permute")
+    strategy = strategies.metaaug(setting="label_sharing")
     orders = set()
     for seed in range(6):
         changed = strategy.relabel(tasks, jax.random.key(seed))
@@ -225,7 +235,7 @@ def test_shifts_are_parts_of_the_period(tasks):
     targets = jax.tree.map(lambda y: 0.0 * y[..., :1], tasks.support.y)
     batch = Batch(tasks.support.x, targets)
     tasks = tasks.replace(support=batch, query=batch)
-    strategy = strategies.metaaug(labels="shift", period=10.0)
+    strategy = strategies.metaaug(setting="regression", period=10.0)
     seen = set()
     for seed in range(10):
         changed = strategy.relabel(tasks, jax.random.key(seed))
@@ -238,11 +248,11 @@ def test_shifts_are_parts_of_the_period(tasks):
 def test_metaaug_where_labels_are_as_drawn_is_vanilla_to_the_digit(tasks):
     protonet = learners.protonet(backbones.mlp((6, 7)), 3)
     variables = init(protonet, KEY, tasks.support.x[0])
-    strategy = strategies.make("metaaug", interpolation=LS, labels="as_drawn")
+    strategy = strategies.make("metaaug", setting="non_label_sharing")
     loss, _ = objective(protonet, strategy, variables, tasks)
     assert loss == objective(protonet, strategies.vanilla(), variables, tasks)[0]
     # A permutation would change no more than the order of sums.
-    permuted = strategies.metaaug(labels="permute")
+    permuted = strategies.metaaug(setting="label_sharing")
     other, _ = objective(protonet, permuted, variables, tasks)
     np.testing.assert_allclose(other, loss, rtol=1e-5)
 
@@ -250,9 +260,11 @@ def test_metaaug_where_labels_are_as_drawn_is_vanilla_to_the_digit(tasks):
 def test_metaaug_changes_what_maml_learns_and_goes_with_mlti(maml, tasks):
     variables = init(maml, KEY, tasks.support.x[0])
     vanilla, _ = objective(maml, strategies.vanilla(), variables, tasks)
-    alone, _ = objective(maml, strategies.metaaug(), variables, tasks)
+    alone, _ = objective(
+        maml, strategies.metaaug(setting="label_sharing"), variables, tasks
+    )
     assert abs(float(alone - vanilla)) > 1e-4
-    both = strategies.make("mlti+metaaug", interpolation=LS, labels="permute")
+    both = strategies.make("mlti+metaaug", setting="label_sharing")
     assert both.relabel is not None
     mlti, _ = objective(maml, strategies.mlti(**LS), variables, tasks)
     combined, _ = objective(maml, both, variables.replace(strategy=((), ())), tasks)
@@ -271,7 +283,7 @@ def whole(lam):
 @pytest.mark.parametrize("name", ["mlti", "intra", "cross", "metamix", "maxup"])
 def test_lambda_one_is_vanilla_exactly(maml, tasks, name, monkeypatch):
     monkeypatch.setitem(interpolation.METHODS, "mixup", whole(1.0))
-    strategy = strategies.make(name, interpolation=LS)
+    strategy = strategies.make(name, setting="label_sharing")
     variables = init(maml, KEY, tasks.support.x[0])
     loss, _ = objective(maml, strategy, variables, tasks)
     vanilla, _ = objective(maml, strategies.vanilla(), variables, tasks)
@@ -285,7 +297,7 @@ def test_mlti_takes_any_augmentation_where_the_partner_is_the_task(tasks, within
 
     strategy = strategies.mlti(**LS, within=zeros if within == "function" else within)
     key = jax.random.key(3)
-    mixed = jax.jit(strategy.transform, static_argnums=(3, 4))(None, tasks, key, 0, 4)
+    mixed = jax.jit(strategy.transform, static_argnums=2)(tasks, key, 4)
     partners = interpolation.sample_partners(jax.random.split(key)[0], tasks.domain)
     assert len({int(j) == i for i, j in enumerate(partners)}) == 2  # both cases occur
     for i, j in enumerate(partners):
@@ -313,15 +325,15 @@ def test_mlti_takes_any_augmentation_where_the_partner_is_the_task(tasks, within
         ("metamix", {"lamda": 0.5}, "option of strategy metamix 'lamda'"),
         ("metaaug", {"shifts": ()}, "at least one shift"),
         ("metaaug", {"period": 0.0}, "positive period"),
-        ("metaaug", {"labels": "shuffle"}, "way of labels"),
+        ("metaaug", {"setting": "shuffle"}, "unknown setting"),
     ],
 )
 def test_wrong_options(name, options, message):
     with pytest.raises(InputError, match=message):
-        strategies.make(name, interpolation=LS, options={name: options})
+        strategies.make(name, setting="label_sharing", options={name: options})
 
 
 def test_two_that_replace_samples_are_refused():
     for names in ("mlti+metamix", "metamix+maxup", "mlti+maxup"):
         with pytest.raises(InputError, match="both replace the tasks' samples"):
-            strategies.make(names, interpolation=LS)
+            strategies.make(names, setting="label_sharing")

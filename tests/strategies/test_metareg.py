@@ -106,7 +106,7 @@ def test_metareg_is_finite_wherever_rho_begins(maml, tasks, rho):
     strategy = strategies.metareg(initial_rho=rho)
     variables = start(maml, strategy, tasks.support.x[0])
     penalty = lambda own: strategy.penalty(  # noqa: E731
-        variables.replace(strategy=own), None, None
+        variables.replace(strategy=own), None
     )
     value, gradient = jax.value_and_grad(penalty)(variables.strategy)
     assert np.isfinite(value)

@@ -9,10 +9,19 @@ import pytest
 from mlti_jax import backbones, interpolation, learners, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.strategies import Strategy, chain
-from tests.support.tasks import init, make_task, objective, stack_tasks, take, task_loss
+from mlti_jax.strategies._objective import check_layers, tasks_per_step
+from tests.support.tasks import (
+    embed,
+    init,
+    make_task,
+    objective,
+    stack_tasks,
+    take,
+    task_loss,
+)
 
 KEY = jax.random.key(0)
-LS = {"form": "label_sharing", "method": "mixup", "layers": (0,)}
+LS = {"setting": "label_sharing", "method": "mixup", "layers": (0,)}
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +51,11 @@ def test_mlti_equals_a_loop_of_pairs(maml, tasks, layer):
     loss, _ = objective(maml, strategy, variables, tasks, layer=layer)
 
     # The same by hand: features of each task, then pair by pair, with the same keys.
-    _, key_embed, key_transform, key_loss = jax.random.split(KEY, 4)
-    embed = jax.jit(maml.embed, static_argnums=(3, 4))
+    _, key_embed, key_transform, key_loss, _ = jax.random.split(KEY, 5)
     mix = jax.jit(interpolation.label_sharing)
     hidden = [
-        embed(variables, take(tasks, i), key_embed, layer, True)[0] for i in range(4)
+        embed(maml, variables, take(tasks, i), key_embed, layer, True)[0]
+        for i in range(4)
     ]
     key_partners, key_tasks = jax.random.split(key_transform)
     partners = interpolation.sample_partners(key_partners, tasks.domain)
@@ -71,7 +80,7 @@ def test_restrictions_reach_the_partners(name, tasks):
         ),
     )
     strategy = strategies.STRATEGIES[name](**LS)
-    transform = jax.jit(lambda key: strategy.transform(None, tasks, key, 0, 4))
+    transform = jax.jit(lambda key: strategy.transform(tasks, key, 4))
     for seed in range(5):
         mixed = transform(jax.random.key(seed))
         values = np.asarray(mixed.support.x)[:, 0, 0, 0]
@@ -87,7 +96,7 @@ def test_alpha_of_intra_pairs_is_its_own(tasks):
             x=jnp.broadcast_to(jnp.arange(4.0)[:, None, None], tasks.support.x.shape)
         )
     )
-    transform = jax.jit(lambda key: strategy.transform(None, tasks, key, 0, 4))
+    transform = jax.jit(lambda key: strategy.transform(tasks, key, 4))
     seen = {"intra": [], "cross": []}
     for seed in range(10):
         key = jax.random.key(seed)
@@ -104,18 +113,18 @@ def test_alpha_of_intra_pairs_is_its_own(tasks):
 
 def test_query_only_where_partner_is_the_task_itself(tasks):
     strategy = strategies.mlti(
-        form="non_label_sharing", method="mixup", layers=(0,), within="query"
+        setting="non_label_sharing", method="mixup", layers=(0,), within="query"
     )
     intra = strategies.intra(
-        form="non_label_sharing", method="mixup", layers=(0,), within="query"
+        setting="non_label_sharing", method="mixup", layers=(0,), within="query"
     )
-    transform = jax.jit(intra.transform, static_argnums=(3, 4))
-    mixed = transform(None, tasks, KEY, 0, 4)
+    transform = jax.jit(intra.transform, static_argnums=2)
+    mixed = transform(tasks, KEY, 4)
     np.testing.assert_array_equal(mixed.support.x[:, 0], tasks.support.x)
     assert (np.asarray(mixed.query.y).max(-1) < 0.999).any()
     key = jax.random.key(3)
-    transform = jax.jit(strategy.transform, static_argnums=(3, 4))
-    mixed = transform(None, tasks, key, 0, 4)
+    transform = jax.jit(strategy.transform, static_argnums=2)
+    mixed = transform(tasks, key, 4)
     partners = interpolation.sample_partners(jax.random.split(key)[0], tasks.domain)
     for i in range(4):
         unchanged = np.allclose(mixed.support.x[i, 0], tasks.support.x[i])
@@ -124,9 +133,9 @@ def test_query_only_where_partner_is_the_task_itself(tasks):
 
 @pytest.mark.parametrize(("name", "extra"), [("mlti", 1), ("cross", 1), ("intra", 0)])
 def test_a_single_task_gets_a_partner(maml, name, extra):
-    strategy = strategies.make(name, interpolation=LS)
-    assert strategy.extra_tasks(1) == extra
-    assert strategy.extra_tasks(4) == 0
+    strategy = strategies.make(name, setting="label_sharing")
+    assert tasks_per_step(strategy, 1) == 1 + extra
+    assert tasks_per_step(strategy, 4) == 4
     tasks = stack_tasks([make_task(s) for s in range(1 + extra)])
     variables = init(maml, KEY, tasks.support.x[0])
     loss, aux = objective(maml, strategy, variables, tasks, size=1)
@@ -137,66 +146,71 @@ def test_a_single_task_gets_a_partner(maml, name, extra):
 # ------------------------------------------------------------------------- chain
 
 
-def penalised(name, value):
+def penalized(name, value):
+    """A strategy with one parameter, which scales the weights and is the penalty."""
     return Strategy(
         name,
         init=lambda learner, variables, key, x: {"value": jnp.float32(value)},
         sample=lambda variables, key: variables.replace(
-            params=jax.tree.map(lambda p: p + 0 * value, variables.params)
+            params=jax.tree.map(
+                lambda p: p * variables.strategy["value"], variables.params
+            )
         ),
-        penalty=lambda variables, losses, aux: variables.strategy["value"],
-        eval_variables=lambda variables: variables.replace(
-            params=jax.tree.map(lambda p: p * value, variables.params)
-        ),
+        penalty=lambda variables, aux: variables.strategy["value"],
     )
 
 
 def test_chain_adds_penalties_and_keeps_parameters_apart(maml, tasks):
-    combined = chain(strategies.mlti(**LS), penalised("a", 2.0), penalised("b", 5.0))
+    combined = chain(strategies.mlti(**LS), penalized("a", 2.0), penalized("b", 5.0))
     assert combined.name == "mlti+a+b"
     variables = strategies.init_variables(maml, combined, KEY, tasks.support.x[0])
-    alone, _ = objective(maml, strategies.mlti(**LS), variables, tasks)
+    assert variables.strategy == ((), {"value": 2.0}, {"value": 5.0})
+    # Both members sample in turn: weights are scaled by 2 and then by 5.
+    scaled = variables.replace(params=jax.tree.map(lambda p: 10 * p, variables.params))
+    alone, _ = objective(maml, strategies.mlti(**LS), scaled, tasks)
+    loss, _ = objective(maml, combined, variables, tasks)
+    np.testing.assert_allclose(loss, alone + 7.0, rtol=1e-5)
+    unscaled, _ = objective(maml, strategies.mlti(**LS), variables, tasks)
+    assert abs(float(alone - unscaled)) > 1e-3
 
-    @jax.jit
-    @jax.value_and_grad
-    def value_and_gradient(own):
-        changed = variables.replace(strategy=own)
-        return objective(maml, combined, changed, tasks)[0]
+    # Each member is trained: its penalty adds 1 to the gradient of its parameter.
+    def gradient(strategy):
+        def value(own):
+            changed = variables.replace(strategy=own)
+            return objective(maml, strategy, changed, tasks)[0]
 
-    loss, gradient = value_and_gradient(variables.strategy)
-    np.testing.assert_allclose(loss, alone + 7.0, rtol=1e-6)
-    assert gradient == ((), {"value": 1.0}, {"value": 1.0})
-    evaluated = strategies.eval_variables(combined, variables)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, 10 * b),
-        evaluated.params,
-        variables.params,
-    )
-    assert evaluated.strategy == variables.strategy
+        return jax.jit(jax.grad(value))(variables.strategy)
 
-
-def test_two_transforms_or_reductions_are_refused():
-    with pytest.raises(InputError, match="mlti and intra can't be combined"):
-        strategies.make("mlti+intra", interpolation=LS)
-    worst = Strategy("worst", reduce=lambda losses, aux: losses.max())
-    with pytest.raises(InputError, match="can't be combined"):
-        chain(worst, worst._replace(name="best"))
+    with_penalty = gradient(combined)
+    without = gradient(combined._replace(penalty=None))
+    for index in (1, 2):
+        change = with_penalty[index]["value"] - without[index]["value"]
+        np.testing.assert_allclose(change, 1.0, atol=1e-4)
 
 
-def test_versions_of_a_task_and_their_reduction(maml, tasks):
-    def twice(variables, tasks, key, layer, size):
+def test_two_transforms_cannot_be_combined():
+    with pytest.raises(InputError, match="mlti and intra cannot be combined"):
+        strategies.make("mlti+intra", setting="label_sharing")
+
+
+def test_the_version_with_the_largest_loss_counts(maml, tasks):
+    def twice(tasks, key, size):
         return jax.tree.map(lambda a: jnp.stack([a, a * 0.5], axis=1), tasks)
 
-    worst = Strategy(
-        "worst",
-        transform=twice,
-        reduce=lambda losses, aux: losses.max(axis=1).mean(),
-    )
     variables = init(maml, KEY, tasks.support.x[0])
-    loss, aux = objective(maml, worst, variables, tasks)
+    loss, aux = objective(maml, Strategy("twice", transform=twice), variables, tasks)
     assert aux.metric.shape == (4, 2)
-    mean, _ = objective(maml, worst._replace(reduce=None), variables, tasks)
-    assert loss >= mean
+    losses = np.array(
+        [
+            [
+                float(task_loss(maml, variables, version, KEY, 0, True)[0])
+                for version in (task, jax.tree.map(lambda a: a * 0.5, task))
+            ]
+            for task in (take(tasks, i) for i in range(4))
+        ]
+    )
+    assert (losses[:, 0] != losses[:, 1]).all()
+    np.testing.assert_allclose(loss, losses.max(axis=1).mean(), rtol=1e-5)
 
 
 # --------------------------------------------------------------------- bad input
@@ -205,7 +219,7 @@ def test_versions_of_a_task_and_their_reduction(maml, tasks):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"form": "both"}, "form of interpolation"),
+        ({"setting": "both"}, "unknown setting"),
         ({"method": "blend"}, "mixing method"),
         ({"partners": "next"}, "choice of partners"),
         ({"within": "support"}, "augmentation within a task"),
@@ -222,13 +236,13 @@ def test_wrong_options(options, message):
 @pytest.mark.parametrize("layers", [(2,), (-1,), ()])
 def test_layers_that_are_not_shared(maml, layers):
     with pytest.raises(InputError, match="among 0..1"):
-        strategies.check_layers(maml, strategies.mlti(**{**LS, "layers": layers}))
+        check_layers(maml, strategies.mlti(**{**LS, "layers": layers}))
 
 
 @pytest.mark.parametrize("names", ["mlt", "mlti+", "vanilla+nothing"])
 def test_unknown_strategy(names):
     with pytest.raises(InputError, match="unknown strategy"):
-        strategies.make(names, interpolation=LS)
+        strategies.make(names, setting="label_sharing")
 
 
 def test_a_member_named_twice():

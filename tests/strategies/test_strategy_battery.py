@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mlti_jax import backbones, data, learners, strategies
+from mlti_jax.strategies._objective import check_layers
 from mlti_jax.training import (
     Checkpoints,
     Episode,
@@ -40,14 +41,13 @@ def make_pool(setting):
 
 
 def make_strategy(names, learner, setting):
-    form, labels = strategies.form_and_labels(setting, learner)
     options = dict(OPTIONS)
     if setting == "regression":
         options["taml"] = {"measure": "gini"}
     return strategies.make(
         names,
-        interpolation={"form": form, "method": "mixup", "layers": (1,)},
-        labels=labels,
+        setting=strategies.effective_setting(setting, learner),
+        interpolation={"method": "mixup", "layers": (1,)},
         options=options,
     )
 
@@ -57,9 +57,9 @@ def combinations():
         if family == "supervised":
             continue
         for name in names:
-            for strategy, families in strategies.APPLIES.items():
+            for strategy in strategies.STRATEGIES:
                 for setting in SETTINGS:
-                    if family not in families:
+                    if family not in strategies.applies_to(strategy):
                         continue
                     if setting == "regression" and name != "maml":
                         continue
@@ -94,8 +94,8 @@ def make_learner(name, setting):
 def test_trains(name, strategy_name, setting):
     learner = make_learner(name, setting)
     strategy = make_strategy(strategy_name, learner, setting)
-    strategies.check_layers(learner, strategy)
-    strategies.check_applicable(strategies.parse(strategy_name), name, learner.family)
+    check_layers(learner, strategy)
+    strategies.check_applicable(strategy_name, name)
     tasks = tasks_of(setting)
     variables = strategies.init_variables(learner, strategy, KEY, tasks.support.x[0])
     layer = strategy.layers[-1]

@@ -10,6 +10,7 @@ import pytest
 from mlti_jax import learners, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.strategies import _inequality as inequality
+from mlti_jax.strategies._objective import tasks_per_step
 from mlti_jax.strategies._taml import entropy
 from tests.support.regulariser_cases import maml, tasks  # noqa: F401
 from tests.support.tasks import KEY, init, objective, take, task_loss
@@ -92,14 +93,16 @@ def test_taml_hands_over_the_parameters_of_its_measures():
         ("generalised_entropy", {"alpha": 3.0}, np.mean((values / 0.9) ** 3 - 1) / 6),
         ("atkinson", {"epsilon": 2.0}, 1 - 1 / np.mean(1 / values) / 0.9),
     ):
-        strategy = strategies.taml(measure=name, weight=1.0, **options)
-        penalty = strategy.penalty(None, losses, aux)
+        strategy = strategies.taml(
+            setting="label_sharing", measure=name, weight=1.0, **options
+        )
+        penalty = strategy.penalty(None, aux)
         np.testing.assert_allclose(penalty, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("measure", ["entropy", "theil", "gini"])
 def test_taml_penalty_equals_a_loop_of_tasks(maml, tasks, measure):
-    strategy = strategies.taml(measure=measure, weight=0.5)
+    strategy = strategies.taml(setting="label_sharing", measure=measure, weight=0.5)
     variables = init(maml, KEY, tasks.support.x[0])
     loss, _ = objective(maml, strategy, variables, tasks)
     alone = [task_loss(maml, variables, take(tasks, i), KEY, 0, True) for i in range(4)]
@@ -121,18 +124,23 @@ def test_taml_penalty_equals_a_loop_of_tasks(maml, tasks, measure):
 
 def test_taml_without_weight_is_vanilla(maml, tasks):
     variables = init(maml, KEY, tasks.support.x[0])
-    loss, _ = objective(maml, strategies.taml(weight=0.0), variables, tasks)
+    loss, _ = objective(
+        maml, strategies.taml(setting="label_sharing", weight=0.0), variables, tasks
+    )
     assert loss == objective(maml, strategies.vanilla(), variables, tasks)[0]
 
 
 def test_taml_refusals(maml, tasks):
     with pytest.raises(InputError, match="this is regression.*theil"):
-        strategies.taml(labels="shift")
+        strategies.taml(setting="regression")
     with pytest.raises(InputError, match="unknown measure of taml 'hoover'"):
-        strategies.taml(measure="hoover")
+        strategies.taml(setting="label_sharing", measure="hoover")
     with pytest.raises(InputError, match="weight >= 0"):
-        strategies.taml(weight=-1.0)
+        strategies.taml(setting="label_sharing", weight=-1.0)
     variables = init(maml, KEY, tasks.support.x[0])
     single = jax.tree.map(lambda a: a[:1], tasks)
-    with pytest.raises(InputError, match=r"raise train.meta_batch_size"):
-        objective(maml, strategies.taml(measure="gini"), variables, single, size=1)
+    gini = strategies.taml(setting="label_sharing", measure="gini")
+    with pytest.raises(InputError, match=r"set train.meta_batch_size to at least 2"):
+        objective(maml, gini, variables, single, size=1)
+    with pytest.raises(InputError, match=r"train.meta_batch_size is 1; .*least 2"):
+        tasks_per_step(gini, 1)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax.learners import TaskContext
 from mlti_jax.strategies import meta_objective
 from mlti_jax.types import Batch, Task
 
@@ -40,20 +41,26 @@ def stack_tasks(tasks: list[Task]) -> Task:
 
 @functools.partial(jax.jit, static_argnums=0)
 def init(learner, key, x):
-    """`learner.init` as one program, not as one for each operation."""
+    """Call `learner.init` as one program."""
     return learner.init(key, x)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
 def task_loss(learner, variables, task, key, layer, train):
-    """`learner.loss` as one program, the same for all tests of equal learners."""
-    return learner.loss(variables, task, key, layer, train)
+    """Call `learner.loss` as one program, the same for all tests of equal learners."""
+    return learner.loss(variables, task, TaskContext(key, train), layer)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 5, 6))
 def objective(learner, strategy, variables, tasks, key=KEY, layer=0, size=4):
-    """`meta_objective` as one program, of four tasks at the input."""
+    """Call `meta_objective` as one program, for four tasks at the input."""
     return meta_objective(learner, strategy, variables, tasks, key, layer, size)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def embed(learner, variables, task, key, layer, train):
+    """Call `learner.embed` as one program."""
+    return learner.embed(variables, task, TaskContext(key, train), layer)
 
 
 def take(tree, index: int):

@@ -6,6 +6,7 @@ import pytest
 
 from mlti_jax import backbones, learners, strategies
 from mlti_jax.data import ClassPool, sample_task
+from mlti_jax.learners import TaskContext
 from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
 from mlti_jax.training import _evaluation as evaluation
 
@@ -49,7 +50,7 @@ def test_features_of_the_pool_change_nothing(
     def one_task(index):
         key_task, key_noise = jax.random.split(jax.random.fold_in(KEY, index))
         task = sample_task(pool, key_task, **episode._asdict())
-        return learner.loss(variables, task, key_noise, 0, False)[1].metric
+        return learner.loss(variables, task, TaskContext(key_noise, False), 0)[1].metric
 
     np.testing.assert_allclose(got, [one_task(i) for i in range(12)], atol=1e-6)
     assert len(set(got.tolist())) > 1

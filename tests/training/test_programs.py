@@ -120,9 +120,9 @@ def test_passes_bound_the_memory():
 
 
 def losses(dtype, steps=60):
-    network = backbones.conv4(8, blocks=2).computing_in(dtype)
+    network = backbones.conv4(8, blocks=2).with_compute_dtype(dtype)
     learner = learners.protonet(network, 2)
-    strategy = strategies.mlti(form="non_label_sharing", layers=(0, 1))
+    strategy = strategies.mlti(setting="non_label_sharing", layers=(0, 1))
     episode = Episode(ways=2, shots=2, queries=3)
     run = make_run_steps(learner, strategy, adam(1e-2), episode, 4)
     state = init_state(learner, strategy, adam(1e-2), KEY, jnp.zeros((2, 8, 8, 3)))
@@ -153,7 +153,7 @@ def test_layers_compute_in_bfloat16_and_the_stack_gives_float32():
         (backbones.mlp((6, 5)), (3, 4)),
         (backbones.resnet12((2, 2, 2, 2)), (3, 16, 16, 3)),
     ):
-        stack = network.computing_in("bfloat16")
+        stack = network.with_compute_dtype("bfloat16")
         x = jax.random.normal(KEY, shape)
         params, state = stack.init(KEY, x)
         hidden, _ = stack.apply(params, state, x, 0, 1)
@@ -167,7 +167,7 @@ def test_layers_compute_in_bfloat16_and_the_stack_gives_float32():
 
 def test_an_unknown_precision_is_refused():
     with pytest.raises(InputError, match="unknown compute_dtype 'float16'"):
-        backbones.mlp().computing_in("float16")
+        backbones.mlp().with_compute_dtype("float16")
 
 
 # ------------------------------------------------------------- compiled programs

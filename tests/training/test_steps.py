@@ -12,6 +12,7 @@ import pytest
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
+from mlti_jax.learners import TaskContext
 from mlti_jax.training import (
     Checkpoints,
     Episode,
@@ -50,7 +51,7 @@ def make_learner(name):
 
 def make_strategy(learner, layers=(0, 1)):
     form = "non_label_sharing" if learner.class_pairs else "label_sharing"
-    return strategies.mlti(form=form, method="mixup", layers=layers)
+    return strategies.mlti(setting=form, method="mixup", layers=layers)
 
 
 def start(learner, strategy):
@@ -92,7 +93,9 @@ def test_one_step_equals_the_step_written_out():
     @jax.jit
     @jax.grad
     def gradient(params, task):
-        return learner.loss(variables.replace(params=params), task, KEY, 0, True)[0]
+        return learner.loss(
+            variables.replace(params=params), task, TaskContext(KEY, True), 0
+        )[0]
 
     gradients = [gradient(params, task) for task in tasks]
     by_hand = jax.tree.map(lambda p, a, b: p - 0.1 * (a + b) / 2, params, *gradients)

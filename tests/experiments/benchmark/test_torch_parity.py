@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmark.cases import make_learner
+from mlti_jax.learners import TaskContext
 from tests.support.tasks import init, make_task
 
 torch = pytest.importorskip("torch")
@@ -121,7 +122,9 @@ def check_against_ours(case):
         @jax.value_and_grad
         def loss(params, task):
             changed = variables.replace(params=params)
-            return learner.loss(changed, task, jax.random.key(1), 0, True)[0]
+            return learner.loss(changed, task, TaskContext(jax.random.key(1), True), 0)[
+                0
+            ]
 
         each = [loss(variables.params, task) for task in tasks]
         ours, gradient = jax.tree.map(lambda a, b: np.asarray(a + b), *each)

@@ -114,7 +114,7 @@ def test_features_of_a_sample_do_not_depend_on_its_task():
     @jax.jit
     def alone(sample):
         return learner.stack.apply(
-            variables.params["model"], state, sample[None], mode=tsne.RUNNING
+            variables.params["model"], state, sample[None], context=tsne.RUNNING
         )[0]
 
     key = jax.random.split(jax.random.key(0))[0]

@@ -9,8 +9,7 @@ from experiments import cli, run
 from experiments.paper import TABLES, Run
 from experiments.tables.jobs import Job, arguments, command_to_type, paper_config
 from mlti_jax.errors import InputError
-from mlti_jax.learners import FAMILIES
-from mlti_jax.strategies import check_applicable, parse
+from mlti_jax.strategies import check_applicable
 from tests.support.cli import ROOT, reset_flags
 from tests.support.table_cells import find_cell
 
@@ -123,12 +122,11 @@ def test_all_tables_of_results_are_there(raw_dir):
 def test_every_run_has_a_config_that_its_learner_fits():
     runs = all_runs()
     assert len({each.name for each in runs}) == len(runs)
-    families = {name: kind for kind, names in FAMILIES.items() for name in names}
     for each in runs:
         config = paper_config(each)
         assert config.learner.name == each.learner
         assert config.strategy.name == each.strategy
-        check_applicable(parse(each.strategy), each.learner, families[each.learner])
+        check_applicable(each.strategy, each.learner)
 
 
 def test_a_field_that_there_is_not_is_refused():
