@@ -1,9 +1,9 @@
 """Every learner on every network of `learner_table.py`: one battery of checks.
 
-Compilation is nearly all of the time. So a combination has one compiled program, the
-losses of all tasks; all else is run as plain Python, whose single operations are
-compiled once for all learners on a network, and NumPy. In double precision, where
-rounding is no excuse for a difference.
+Compilation takes nearly all of the time. A combination therefore has one compiled
+program, the losses of all tasks; everything else runs op by op, where operations are
+compiled once for all learners on a network, or in NumPy. In double precision, so that
+rounding cannot explain a difference.
 """
 
 import dataclasses
@@ -27,20 +27,24 @@ from tests.support.tasks import KEY
 
 TASKS = 2
 
-every_combination = pytest.mark.parametrize(
-    ("learner", "network"),
-    [
-        pytest.param(
-            learner,
-            network,
-            id=f"{learner}-{network}",
-            marks=pytest.mark.slow if NETWORKS[network].slow else (),
-        )
-        for network in NETWORKS
-        for learner in LEARNERS
-        if fits(learner, network)
-    ],
-)
+
+def combinations(families=tuple(learners.FAMILIES)):
+    """Parametrize a test over the learners of some families and their networks."""
+    return pytest.mark.parametrize(
+        ("learner", "network"),
+        [
+            pytest.param(
+                learner,
+                network,
+                id=f"{learner}-{network}",
+                marks=pytest.mark.slow if NETWORKS[network].slow else (),
+            )
+            for network in NETWORKS
+            for family in families
+            for learner in learners.FAMILIES[family]
+            if fits(learner, network)
+        ],
+    )
 
 
 def test_the_table_is_complete():
@@ -179,7 +183,7 @@ def in_double():
 # -------------------------------------------------------------------------- checks
 
 
-@every_combination
+@combinations()
 @pytest.mark.usefixtures("in_double")
 class TestEveryLearner:
     def test_jit_vmap_and_padding_change_nothing(self, learner, network):
@@ -232,30 +236,6 @@ class TestEveryLearner:
         numeric = (loss(1e-6) - loss(-1e-6)) / 2e-6
         np.testing.assert_allclose(slope, numeric, rtol=1e-5, atol=1e-7)
 
-    def test_inner_loop_changes_the_adapted_layers_alone(self, learner, network):
-        of = case(learner, network)
-        if not hasattr(of.learner, "adapted_layers"):
-            return
-        before = of.variables.params["model"]
-        after = of.learner.adapt(of.variables, of.tasks[0].support, KEY, 0, True)
-        for layer, pair in enumerate(zip(before, after, strict=True)):
-            old, new = map(named_leaves, pair)
-            change = {name: np.abs(new[name] - old[name]).max() for name in old}
-            if layer in of.learner.adapted_layers:
-                assert min(change.values()) > 1e-9, change
-            else:
-                assert not any(change.values()), change
-
-    def test_entering_at_any_layer_gives_the_whole(self, learner, network):
-        of, task = case(learner, network), case(learner, network).tasks[0]
-        whole = alone(learner, network)
-        for layer in range(1, of.learner.deepest_mixing_layer + 1):
-            hidden, state = of.learner.embed(
-                of.variables, task, TaskContext(KEY, True), layer
-            )
-            result = of.loss(hidden, layer, state=state)
-            chex.assert_trees_all_close(result, whole, rtol=1e-7, atol=1e-9)
-
     def test_predict_equals_the_outputs_of_loss(self, learner, network):
         of, task = case(learner, network), case(learner, network).tasks[0]
         aux = alone(learner, network, train=False)[1]
@@ -274,3 +254,36 @@ class TestEveryLearner:
     def test_unknown_norm_policy(self, learner, network):
         with pytest.raises(InputError, match="batch-norm policy"):
             dataclasses.replace(case(learner, network).learner, norm="layer")
+
+
+@combinations(["gradient"])
+@pytest.mark.usefixtures("in_double")
+def test_inner_loop_changes_only_the_adapted_layers(learner, network):
+    of = case(learner, network)
+    before = of.variables.params["model"]
+    context = TaskContext(KEY, train=True)
+    after = of.learner.adapt(of.variables, of.tasks[0].support, context)
+    adapted = []
+    for layer, pair in enumerate(zip(before, after, strict=True)):
+        old, new = map(named_leaves, pair)
+        change = {name: np.abs(new[name] - old[name]).max() for name in old}
+        if layer in of.learner.adapted_layers:
+            assert min(change.values()) > 1e-9, change
+            adapted.append(layer)
+        else:
+            assert not any(change.values()), change
+    assert adapted == list(of.learner.adapted_layers)
+
+
+@combinations(["gradient", "metric"])
+@pytest.mark.usefixtures("in_double")
+def test_entering_at_any_layer_gives_the_same_loss(learner, network):
+    of, task = case(learner, network), case(learner, network).tasks[0]
+    whole = alone(learner, network)
+    layers = range(1, of.learner.deepest_mixing_layer + 1)
+    assert layers
+    for layer in layers:
+        context = TaskContext(KEY, train=True)
+        hidden, state = of.learner.embed(of.variables, task, context, layer)
+        result = of.loss(hidden, layer, state=state)
+        chex.assert_trees_all_close(result, whole, rtol=1e-7, atol=1e-9)
