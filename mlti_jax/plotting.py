@@ -76,7 +76,9 @@ def interpolated_tasks(
     def draw(pool: Pool) -> tuple[Array, Array]:
         keys = jax.random.split(key_tasks, rows)
         tasks = jax.vmap(lambda key: sample_task(pool, key, **episode))(keys)
-        mixed = transform(None, tasks, key_mix, 0, rows)
+        # Not used by most strategies; then XLA does not compute them.
+        variables = experiment.init_state().variables
+        mixed = transform(variables, tasks, key_mix, 0, rows)
         return tasks.support.x, mixed.support.x[:, 0]
 
     titles = ("tasks of a meta-batch", f"interpolated ({experiment.strategy.name})")

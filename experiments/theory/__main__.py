@@ -1,20 +1,19 @@
-"""The paper's lemmas, checked by numbers: `python -m experiments.theory --output=DIR`.
+"""Numerical check of the paper's lemmas: `python -m experiments.theory --output=DIR`.
 
-Prints, and draws into DIR:
+Prints tables, and writes into DIR:
 
-  theory.png          what second-order approximations of the interpolated loss leave
-                      over as the perturbation shrinks, with the right constants and
-                      with those that the paper prints (Lemmas 1, 2 and 4);
-  total_variance.png  how much of the variance of features lies between tasks
-                      (App. B.3): pixels of RainbowMNIST from the images that come with
-                      the install, and the fingerprints of NCI and Metabolism if they
-                      are prepared in `--data_dir`;
+  theory.png          remainders of second-order approximations of the interpolated loss
+                      for small perturbations, with the correct constants and with those
+                      that the paper prints (Lemmas 1, 2 and 4);
+  total_variance.png  share of the variance of features between tasks (App. B.3): pixels
+                      of RainbowMNIST (images of the install), and fingerprints of NCI
+                      and Metabolism if prepared in `--data_dir`;
   theory.json         all numbers.
 
-`tasks above` counts the tasks that alone vary more than all tasks together, in the
-direction in which the task varies most: there, partners of other tasks regularise less.
+`tasks above` counts tasks with more variance than all tasks together in the direction
+of their largest variance: there, partners from other tasks regularize less.
 
-Takes half a minute on a CPU. What the numbers mean: `mlti_jax/theory/`.
+Takes half a minute on a CPU. See `mlti_jax/theory/` for the formulas.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ import sys
 
 from absl import flags, logging
 
-from experiments.theory import plots as theory_pictures
-from experiments.theory import remainders as theory_remainders
-from experiments.theory import variance as theory_variance
+from experiments.theory import plots, remainders, variance
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import DATA_DIR
 from mlti_jax.training._workdir import write_json
@@ -34,26 +31,26 @@ flags.declare_key_flag("data_dir")
 OUTPUT = flags.DEFINE_string(
     "output",
     None,
-    "A folder for numbers and pictures.",
-    allow_override=True,  # Other tools have a flag of this name too.
+    "Directory for the results.",
+    allow_override=True,  # Other commands define a flag with this name.
 )
 
 
 def main() -> None:
-    """Measures, prints and draws everything."""
-    logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
+    """Measures, prints and plots everything."""
+    logging.set_verbosity(logging.ERROR)  # TFDS warns about missing data.
     folder = command_line.output_folder(OUTPUT.value)
-    remainders = theory_remainders.measure()
-    print(theory_remainders.table(remainders), flush=True)
-    pools = theory_variance.load_pools(DATA_DIR.value)
-    variance = [theory_variance.measure(*item) for item in pools.items()]
-    print(f"\n{theory_variance.table(variance)}")
+    lemmas = remainders.measure()
+    print(remainders.table(lemmas), flush=True)
+    pools = variance.load_pools(DATA_DIR.value)
+    datasets = [variance.measure(*item) for item in pools.items()]
+    print(f"\n{variance.table(datasets)}")
     write_json(
-        folder / "theory.json", {"remainders": remainders, "total_variance": variance}
+        folder / "theory.json", {"remainders": lemmas, "total_variance": datasets}
     )
-    theory_pictures.remainders(remainders, folder / "theory.png")
-    theory_pictures.total_variance(variance, folder / "total_variance.png")
-    print(f"\nnumbers and pictures: {folder}")
+    plots.remainders(lemmas, folder / "theory.png")
+    plots.total_variance(datasets, folder / "total_variance.png")
+    print(f"\nresults: {folder}")
 
 
 if __name__ == "__main__":

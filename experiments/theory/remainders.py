@@ -1,10 +1,10 @@
-"""What the lemmas' second-order approximations leave over, as perturbations shrink.
+"""Remainders of the lemmas' second-order approximations for small perturbations.
 
-On random tasks, the interpolated loss minus each approximation of it, for two ways to
-make the perturbation smaller. Where the features are multiplied by a size, everything
-is expanded around 0, and a right approximation of the logistic loss leaves O(size^4),
-since its third derivative is odd; of Lemma 2's bounded loss O(size^3). Where the spread
-of the mixtures around their mean is multiplied by it, O(size^3) is left.
+On random tasks, the interpolated loss minus each approximation of it. The perturbation
+is made smaller in two ways. If the features are scaled, everything is expanded around
+0, and a correct approximation of the logistic loss has a remainder of O(size^4), since
+its third derivative is odd; for Lemma 2's bounded loss it is O(size^3). If the spread
+of the mixtures around their mean is scaled, the remainder is O(size^3).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.theory import printed
 from mlti_jax import theory
 
-ALPHA = 2.0  # the largest that the paper uses: for others its constant is infinite
+ALPHA = 2.0  # the largest in the paper; for others its constant is infinite
 SIZES = tuple(2.0**-n for n in range(12))
-NOISE = 1e-12  # remainders below are of the floating point
+NOISE = 1e-12  # smaller remainders are rounding errors
 BY = ("features", "spread")
-# What a right approximation leaves over, by features and by spread.
+# Order of a correct approximation's remainder in the features and in the spread.
 ORDERS = {
     "Lemma 1": (4, 3),
     "Lemma 2, bounded": (3, 3),
@@ -41,7 +42,7 @@ Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Case(NamedTuple):
-    """A lemma: the interpolated loss, and approximations of it.
+    """A lemma: the interpolated loss and approximations of it.
 
     Attributes:
       loss: the interpolated loss.
@@ -61,11 +62,17 @@ class Data(NamedTuple):
     prototypes: jax.Array
 
 
-def make_data(seed: int = 0, num_tasks=4, per_class=3, inputs=5, width=4) -> Data:
-    """Features of a random hidden layer, centred, and both classes of equal size.
+def make_data(
+    seed: int = 0,
+    num_tasks: int = 4,
+    per_class: int = 3,
+    inputs: int = 5,
+    width: int = 4,
+) -> Data:
+    """Generates centered features of a random hidden layer, with balanced classes.
 
-    So all that the paper assumes is true. Prototypes are the classes' means, and the
-    heads their differences with some noise, as if learned, of length 1.
+    All assumptions of the paper hold. Prototypes are class means; heads are their
+    differences plus noise, as if learned, normalized to length 1.
     """
     rng = np.random.default_rng(seed)
     y = np.tile([0, 1], (num_tasks, per_class))
@@ -80,8 +87,8 @@ def make_data(seed: int = 0, num_tasks=4, per_class=3, inputs=5, width=4) -> Dat
 
 
 def make_cases(data: Data, alpha: float = ALPHA) -> dict[str, Case]:
-    """The lemmas on these tasks, with lambda from Beta(alpha, alpha)."""
-    law, constants = theory.beta_law(alpha), theory.printed_constants(alpha)
+    """Builds the lemmas for these tasks, with lambda from Beta(alpha, alpha)."""
+    law, constants = theory.beta_law(alpha), printed.lemma_constants(alpha)
     right_mean = constants._replace(mean=theory.moments(law).mean)
 
     def heads(function, argument, phi=data.phi) -> Loss:
@@ -101,8 +108,8 @@ def make_cases(data: Data, alpha: float = ALPHA) -> dict[str, Case]:
             proto(theory.protonet_loss, law, loss),
             {
                 RIGHT: proto(theory.protonet_approximation, law, loss),
-                PRINTED: proto(theory.printed_protonet, constants, loss),
-                RIGHT_MEAN: proto(theory.printed_protonet, right_mean, loss),
+                PRINTED: proto(printed.protonet, constants, loss),
+                RIGHT_MEAN: proto(printed.protonet, right_mean, loss),
             },
         )
 
@@ -112,25 +119,25 @@ def make_cases(data: Data, alpha: float = ALPHA) -> dict[str, Case]:
             heads(theory.non_label_sharing_loss, law),
             {
                 RIGHT: heads(theory.non_label_sharing_approximation, law),
-                PRINTED: heads(theory.printed_non_label_sharing, constants),
-                RIGHT_MEAN: heads(theory.printed_non_label_sharing, right_mean),
+                PRINTED: heads(printed.non_label_sharing, constants),
+                RIGHT_MEAN: heads(printed.non_label_sharing, right_mean),
             },
         ),
-        "Lemma 2, bounded": protonet_case(theory.bounded),
+        "Lemma 2, bounded": protonet_case(printed.bounded),
         "Lemma 2, logistic": protonet_case(theory.logistic),
-        # Equal to the label-sharing loss, and the law's printed mean is right.
+        # Equals the label-sharing loss; the printed mean of lambda is correct.
         "Lemma 4, one head": Case(
-            heads(theory.exchanged_loss, law, one),
+            heads(printed.exchanged_loss, law, one),
             {
-                RIGHT: heads(theory.exchanged_approximation, law, one),
-                PRINTED: heads(theory.printed_label_sharing, constants, one),
+                RIGHT: heads(printed.exchanged_approximation, law, one),
+                PRINTED: heads(printed.label_sharing, constants, one),
             },
         ),
         "Lemma 4, a head a task": Case(
             heads(theory.label_sharing_loss, law),
             {
                 RIGHT: heads(theory.label_sharing_approximation, law),
-                PRINTED: heads(theory.printed_label_sharing, constants),
+                PRINTED: heads(printed.label_sharing, constants),
             },
         ),
     }
@@ -138,11 +145,7 @@ def make_cases(data: Data, alpha: float = ALPHA) -> dict[str, Case]:
 
 @jax.jit
 def remainders(data: Data, sizes: jax.Array) -> dict:
-    """Loss minus approximation `[S]`, for all cases and both ways to shrink.
-
-    Returns:
-      By case, way and approximation.
-    """
+    """Loss minus approximation, `[S]`, by case, scaled quantity and approximation."""
     ones = jnp.ones_like(sizes)
     arguments = {"features": (sizes, ones), "spread": (ones, sizes)}
 
@@ -158,7 +161,7 @@ def remainders(data: Data, sizes: jax.Array) -> dict:
 
 
 def measure(seed: int = 0) -> list[dict]:
-    """All cases: for each way to shrink and approximation, remainders and slope."""
+    """Measures all cases: remainders and their slopes, per scaled quantity."""
     with jax.enable_x64(True):
         found = remainders(make_data(seed), jnp.asarray(SIZES))
         found = jax.tree.map(lambda leaf: np.abs(np.asarray(leaf)), found)
@@ -175,13 +178,13 @@ def measure(seed: int = 0) -> list[dict]:
 
 
 def last_slope(remainder: np.ndarray) -> float:
-    """Of log remainder against log size, at the smallest sizes above the noise."""
+    """Slope of log remainder against log size, at the smallest sizes above noise."""
     log_remainder = np.log(remainder[remainder > NOISE][-2:])
     return float((log_remainder[0] - log_remainder[1]) / np.log(2))
 
 
 def table(results: list[dict]) -> str:
-    """Slopes of all remainders, and the remainders at size 1, one line each."""
+    """Formats the remainders at size 1 and the slopes, one line per approximation."""
     lines = [
         f"Remainders of the approximations, Beta({ALPHA:g}, {ALPHA:g})",
         f"{'':45}{'at':>9}{'order in':>18}",

@@ -1,4 +1,4 @@
-"""How much of the variance of real features lies between tasks (App. B.3)."""
+"""Share of the variance of real features that lies between tasks (App. B.3)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PARTS = ("within_class", "between_classes", "between_tasks")
 
 
 def load_pools(data_dir: str | None) -> dict[str, DomainPool]:
-    """The training tasks of the data that there is, by name.
+    """Loads the training pools of the available datasets, by name.
 
-    RainbowMNIST comes with the install; the molecules are added if they are prepared.
+    RainbowMNIST uses the images of the install; molecules are added if prepared.
     """
     splits = data.load("rainbow_mnist", source="builtin", images_per_class=8)
     pools = {"RainbowMNIST, pixels": splits.train}
@@ -30,7 +30,7 @@ def load_pools(data_dir: str | None) -> dict[str, DomainPool]:
 
 
 def samples(pool: DomainPool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features `[N, D]` as a network takes them, and each sample's domain and class."""
+    """Network inputs `[N, D]`, and the domain and class of each sample."""
     index, count = np.asarray(pool.index), np.asarray(pool.count)
     real = np.arange(index.shape[-1]) < count[..., None]
     tasks, classes, _ = np.nonzero(real)
@@ -39,7 +39,7 @@ def samples(pool: DomainPool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def measure(name: str, pool: DomainPool) -> dict:
-    """Traces and eigenvalues of the covariances within tasks and over all of them."""
+    """Computes traces and eigenvalues of the covariances within and between tasks."""
     features, tasks, classes = samples(pool)
     numbers = (len(pool.domains), len(pool.classes))
     found = theory.covariances(features, tasks, classes, *numbers)
@@ -61,9 +61,9 @@ def measure(name: str, pool: DomainPool) -> dict:
 
 
 def _tasks_above(features: np.ndarray, tasks: np.ndarray, total: np.ndarray) -> int:
-    """Tasks with more variance of their own than `total` has, in some direction.
+    """Counts tasks whose variance exceeds `total` in their main direction.
 
-    The direction is that in which the task varies most. Classes must have equal sizes.
+    The main direction is that of a task's largest variance. Assumes balanced classes.
     """
     above = 0
     for task in np.unique(tasks):
@@ -76,7 +76,7 @@ def _tasks_above(features: np.ndarray, tasks: np.ndarray, total: np.ndarray) -> 
 
 
 def table(results: list[dict]) -> str:
-    """Traces and leading eigenvalues, one line for each data set."""
+    """Formats traces and leading eigenvalues, one line per dataset."""
     lines = [
         "Variance of a partner's features",
         f"{'':26}{'within':>9}{'classes':>9}{'tasks':>9}{'total':>9}"

@@ -1,79 +1,70 @@
-r"""The paper's analysis (Sec. 4, App. B), as functions to be run and checked.
+r"""The paper's analysis (Sec. 4, App. B) as JAX functions.
 
-Lemmas 1, 2 and 4 say that the loss of interpolated tasks is, to second order, the loss
-of the tasks themselves and a regulariser. Here is each of these losses whole, its
-second-order approximation, and the approximation that the paper prints. Arrays hold
-`I` tasks of `N` samples with features of size `D`, and labels 0 or 1.
+Lemmas 1, 2 and 4 state that the loss of interpolated tasks equals, to second order, the
+loss of the original tasks plus a regularizer. This package has each of these losses and
+its second-order approximation. Arrays hold $I$ tasks of $N$ samples with features of
+size $D$ and labels 0 or 1.
 
-All three rest on one expansion (`expansion.py`). The score of a mixture is
-:math:`\tilde u = \lambda u + (1-\lambda) v`, with the sample's own score u and its
-partner's v, drawn with mean :math:`\bar v` and variance :math:`\mathrm{Var}\,v`. As
-:math:`\lambda` and v are independent, with :math:`\bar\lambda = \mathrm{E}\lambda`,
+All three follow from one expansion. The score of a mixture is
+$\tilde u = \lambda u + (1-\lambda) v$, with the sample's score $u$ and its partner's
+score $v$, which has mean $\bar v$ and variance $\mathrm{Var}\,v$ over the random
+partner. Since $\lambda$ and $v$ are independent, with
+$\bar\lambda = \mathrm{E}\lambda$,
 
-.. math::
-  \mathrm{E}\,\tilde u = m = \bar\lambda u + (1-\bar\lambda)\bar v, \qquad
-  \mathrm{Var}\,\tilde u = \mathrm{Var}(\lambda)\,(u-\bar v)^2
-    + \mathrm{E}[(1-\lambda)^2]\,\mathrm{Var}\,v, \\
-  \mathrm{E}\,\ell(\tilde u) = \ell(m) + \tfrac12 \ell''(m)\,\mathrm{Var}\,\tilde u
-    + R, \qquad |R| \le \tfrac16 \max|\ell'''|\;\mathrm{E}|\tilde u - m|^3 .
+$$
+\mathrm{E}\,\tilde u = m = \bar\lambda u + (1-\bar\lambda)\bar v, \qquad
+\mathrm{Var}\,\tilde u = \mathrm{Var}(\lambda)\,(u-\bar v)^2
+  + \mathrm{E}[(1-\lambda)^2]\,\mathrm{Var}\,v,
+$$
 
-With features that are centred, as the paper has them, :math:`\bar v = 0` and
-:math:`\mathrm{Var}\,v = \phi^\top\Sigma\phi`.
+$$
+\mathrm{E}\,\ell(\tilde u) = \ell(m) + \tfrac12 \ell''(m)\,\mathrm{Var}\,\tilde u + R,
+\qquad |R| \le \tfrac16 \max|\ell'''|\;\mathrm{E}|\tilde u - m|^3 .
+$$
 
-Where the paper departs from this, and what is right:
+With centered features, as the paper assumes, $\bar v = 0$ and
+$\mathrm{Var}\,v = \phi^\top\Sigma\phi$.
 
-* The regulariser's constant is c = E[(1-lambda)^2 / lambda^2] in the proofs. It is
-  infinite for alpha <= 2 under Beta(alpha, alpha), so for all alphas that the paper
-  uses, and for alpha <= 1 under the law D_lambda of Lemmas 1 and 4, so for all but its
-  largest, 2, where it is 3. Right is E[(1-lambda)^2] / 2 under the same law: with
-  alpha = 2, 0.15 under Beta(2, 2) and 0.1 under D_lambda.
-* The term Var(lambda) u^2 / 2, of lambda's own spread, is missing. With one head for
-  all tasks and balanced classes, and scores near 0, it has the form of the other and
-  c = (E[(1-lambda)^2] + Var(lambda)) / 2; otherwise no constant c is right.
-* The factor psi stands at u, where it has to stand at m.
-* The mean of lambda in Lemmas 1 and 2 is taken under D_lambda, which comes from
-  exchanging a pair whose *labels* are mixed too. Non-label-sharing tasks mix no labels:
-  lambda keeps its Beta(alpha, beta).
-* In Lemma 4 that exchange also exchanges the heads: it needs one head for all tasks.
-  (The proof's D_lambda repeats Beta(alpha+1, beta); the main text has it right.)
-* In Lemma 2 the printed loss 1 / (1 + e^z) does not know the labels, and its second
-  derivative is psi(z) tanh(z/2), which has both signs and regularises nothing. psi
-  belongs to the logistic loss, which the logarithm of the line before asks for.
-  The partner's prototypes are mixed in as well, so that Sigma is the second moment of
-  x - (c_1 + c_2) / 2 and not of x.
-* The sum over tasks inside the regulariser is printed twice, once too often.
+The approximations here differ from the paper's, which are in
+`experiments/theory/printed.py`, in the following points:
 
-In all of this the head phi_i is a constant, as in the paper: that it is adapted on the
-interpolated support set is left out.
+* The proofs use the constant $c = \mathrm{E}[(1-\lambda)^2 / \lambda^2]$ in the
+  regularizer. Under Beta($\alpha$, $\alpha$) it is infinite for $\alpha \le 2$, which
+  includes every $\alpha$ in the paper. Under the distribution $D_\lambda$ of Lemmas 1
+  and 4 it is infinite for $\alpha \le 1$, which includes all but the largest, 2, where
+  it is 3. The correct constant is $\mathrm{E}[(1-\lambda)^2] / 2$ under the same
+  distribution: for $\alpha = 2$, 0.15 under Beta(2, 2) and 0.1 under $D_\lambda$.
+* The paper omits the term $\mathrm{Var}(\lambda)\,u^2 / 2$, from the variance of
+  $\lambda$. If all tasks share one head, classes are balanced and scores are near 0,
+  it has the form of the regularizer, and
+  $c = (\mathrm{E}[(1-\lambda)^2] + \mathrm{Var}(\lambda)) / 2$. Otherwise no constant
+  $c$ is correct.
+* The paper evaluates $\psi = \ell''$ at $u$ instead of $m$.
+* Lemmas 1 and 2 take the mean of $\lambda$ under $D_\lambda$, which results from
+  swapping a pair whose *labels* are mixed as well. Non-label-sharing tasks do not mix
+  labels, so $\lambda$ keeps its Beta($\alpha$, $\beta$) distribution.
+* In Lemma 4 that swap also swaps the heads, so it requires one head for all tasks.
+  (The proof's $D_\lambda$ repeats Beta($\alpha+1$, $\beta$); the main text is correct.)
+* The loss $1 / (1 + e^z)$ printed in Lemma 2 does not depend on the label. Its second
+  derivative $\psi(z) \tanh(z/2)$ changes sign and does not regularize. $\psi$ belongs
+  to the logistic loss, which the logarithm in the previous line implies. Since the
+  partner's prototypes are mixed too, $\Sigma$ is the second moment of
+  $x - (c_1 + c_2) / 2$, not of $x$.
+* The sum over tasks inside the regularizer is printed twice.
+
+As in the paper, the head $\phi_i$ is treated as a constant, although it is adapted on
+the interpolated support set.
 """
 
-from mlti_jax.theory._expansion import logistic, psi
+from mlti_jax.theory._expansion import logistic
 from mlti_jax.theory._gradient_based import (
-    exchanged_approximation,
-    exchanged_loss,
     label_sharing_approximation,
     label_sharing_loss,
     non_label_sharing_approximation,
     non_label_sharing_loss,
-    printed_label_sharing,
-    printed_non_label_sharing,
 )
-from mlti_jax.theory._law import (
-    Law,
-    Moments,
-    PrintedConstants,
-    beta_law,
-    exchanged,
-    moments,
-    printed_constants,
-)
-from mlti_jax.theory._metric_based import (
-    between_prototypes,
-    bounded,
-    printed_protonet,
-    protonet_approximation,
-    protonet_loss,
-)
+from mlti_jax.theory._law import Law, Moments, beta_law, moments
+from mlti_jax.theory._metric_based import protonet_approximation, protonet_loss
 from mlti_jax.theory._partners import partner_weights
 from mlti_jax.theory._total_variance import Covariances, covariances
 
@@ -81,14 +72,8 @@ __all__ = [
     "Covariances",
     "Law",
     "Moments",
-    "PrintedConstants",
     "beta_law",
-    "between_prototypes",
-    "bounded",
     "covariances",
-    "exchanged",
-    "exchanged_approximation",
-    "exchanged_loss",
     "label_sharing_approximation",
     "label_sharing_loss",
     "logistic",
@@ -96,11 +81,6 @@ __all__ = [
     "non_label_sharing_approximation",
     "non_label_sharing_loss",
     "partner_weights",
-    "printed_constants",
-    "printed_label_sharing",
-    "printed_non_label_sharing",
-    "printed_protonet",
     "protonet_approximation",
     "protonet_loss",
-    "psi",
 ]

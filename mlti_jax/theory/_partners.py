@@ -1,4 +1,4 @@
-"""How likely each sample is to be drawn as a partner."""
+"""Probability that a sample is drawn as a partner."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mlti_jax.types import Array
 def partner_weights(
     tasks: Array, classes: Array, num_tasks: int, num_classes: int
 ) -> Array:
-    r"""Probabilities of a draw: a task, then one of its classes, then a sample of it.
+    r"""Probability of each sample if a task, then a class, then a sample is drawn.
 
-    .. math:: w_n = \frac{1}{|I|}\,\frac{1}{R_i}\,\frac{1}{N_{i,r}}
+    $$w_n = \frac{1}{|I|}\,\frac{1}{R_i}\,\frac{1}{N_{i,r}}$$
 
-    for sample n of class r in task i, where task i has R_i classes and class r has
-    N_{i,r} samples in it. With a single class, `num_classes=1`, samples of a task are
-    drawn uniformly. Tasks and classes without samples are never drawn.
+    for sample $n$ of class $r$ in task $i$, where task $i$ has $R_i$ classes and class
+    $r$ has $N_{i,r}$ samples in it. With a single class, samples of a task are drawn
+    uniformly. Tasks and classes without samples are never drawn.
 
     Args:
-      tasks: `[N]` integers, the task of each sample.
-      classes: `[N]` integers, its class.
-      num_tasks: how many numbers tasks may have.
-      num_classes: how many numbers classes may have.
+      tasks: `[N]` integers below `num_tasks`, the task of each sample.
+      classes: `[N]` integers below `num_classes`, the class of each sample.
+      num_tasks: number of tasks.
+      num_classes: number of classes.
 
     Returns:
-      `[N]`, of sum 1.
+      `[N]`, with sum 1.
     """
     chex.assert_equal_shape([tasks, classes])
     chex.assert_rank(tasks, 1)
@@ -39,11 +39,14 @@ def partner_weights(
 
 
 def class_weights(y: Array, by_class: bool = True) -> Array:
-    """Each sample's probability to be drawn as a partner, `[I * N]`.
+    """`partner_weights` for tasks of equal size with labels 0 or 1.
 
     Args:
       y: labels `[I, N]`.
       by_class: whether a class is drawn before a sample of it.
+
+    Returns:
+      `[I * N]`, with sum 1.
     """
     num_tasks, num_samples = y.shape
     tasks = jnp.repeat(jnp.arange(num_tasks), num_samples)

@@ -1,17 +1,17 @@
-r"""Variance within tasks and across them (App. B.3).
+r"""Variance within tasks and between them (App. B.3).
 
-With centred features the regulariser is that of a partner's covariance: over all tasks
-in MLTI, within the sample's own task if tasks are augmented one by one. With the
-partner's task G, the law of total variance says
+With centered features, the regularizer depends on the covariance of a partner: over all
+tasks for MLTI, within the sample's own task if each task is augmented separately. With
+the partner's task $G$, the law of total variance is
 
-.. math:: \mathrm{Cov}(h) = \mathrm{E}[\mathrm{Cov}(h \mid G)]
-  + \mathrm{Cov}(\mathrm{E}[h \mid G]) \succeq \mathrm{E}[\mathrm{Cov}(h \mid G)].
+$$\mathrm{Cov}(h) = \mathrm{E}[\mathrm{Cov}(h \mid G)]
+  + \mathrm{Cov}(\mathrm{E}[h \mid G]) \succeq \mathrm{E}[\mathrm{Cov}(h \mid G)].$$
 
-The right-hand side is a mean over tasks. A sample of task i is augmented with that of
-its own task, :math:`\mathrm{Cov}(h \mid G = i)`, which may well be the largest in the
-direction of its own head. So the comparison holds on average, for one head (and equal
-factors psi), not for every task. It says nothing for ProtoNet, whose partners count
-relative to their own prototypes, see `metric_based.py`.
+The right-hand side is a mean over tasks. A sample of task $i$, however, is augmented
+with the covariance of its own task, $\mathrm{Cov}(h \mid G = i)$, which may be larger
+in the direction of its own head. The comparison therefore holds on average, for one
+head and equal factors $\psi$, but not for every task. It does not apply to ProtoNet,
+whose partners are relative to their own prototypes (see `protonet_loss`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from mlti_jax.types import Array
 class Covariances(NamedTuple):
     """Covariances of a partner's features, `[D, D]` each.
 
-    A partner is drawn as a task, one of its classes, a sample of it.
+    A partner is a task, one of its classes and a sample of it, drawn in this order.
 
     Attributes:
       total: over all tasks, as in MLTI.
-      within_task: mean over tasks of the covariance in a task, as in the augmentation
-        of each task alone.
-      within_class: mean over tasks and their classes of the covariance in a class.
-      between_tasks: of the tasks' means; `total - within_task`, by the law of total
-        variance, and positive semi-definite.
-      between_classes: mean over tasks of the covariance of its classes' means;
-        `within_task - within_class`.
+      within_task: mean over tasks of the covariance within a task, as when each task
+        is augmented separately.
+      within_class: mean over tasks and classes of the covariance within a class.
+      between_tasks: covariance of the task means, which equals `total - within_task`
+        and is positive semi-definite.
+      between_classes: mean over tasks of the covariance of the class means, which
+        equals `within_task - within_class`.
     """
 
     total: Array
@@ -52,15 +52,18 @@ class Covariances(NamedTuple):
 def covariances(
     features: Array, tasks: Array, classes: Array, num_tasks: int, num_classes: int
 ) -> Covariances:
-    """All covariances of features within and between tasks and classes.
+    """Computes covariances of features within and between tasks and classes.
 
     Args:
-      features: `[N, D]`, centred or not.
-      tasks: `[N]` integers, the task of each sample.
-      classes: `[N]` integers, its class.
-      num_tasks: how many numbers tasks may have; some may have no samples.
-      num_classes: how many numbers classes may have; 1 where samples of a task are
-        drawn without regard to classes (label-sharing tasks).
+      features: `[N, D]`, centered or not.
+      tasks: `[N]` integers below `num_tasks`, the task of each sample.
+      classes: `[N]` integers below `num_classes`, the class of each sample.
+      num_tasks: number of tasks; some may have no samples.
+      num_classes: number of classes; 1 if the samples of a task are drawn regardless of
+        their class (label-sharing tasks).
+
+    Returns:
+      The covariances, `[D, D]` each.
     """
     chex.assert_rank(features, 2)
     weight = partner_weights(tasks, classes, num_tasks, num_classes)
@@ -88,5 +91,5 @@ def _group_means(features: Array, weight: Array, group: Array, number: int) -> A
 
 
 def _filled(mass: Array) -> Array:
-    """1 for groups without samples, `[G, 1]`; their means are used by no one."""
+    """Total weights `[G, 1]`, with 1 for empty groups, whose means are never used."""
     return jnp.where(mass > 0, mass, 1.0)[:, None]

@@ -1,13 +1,30 @@
-"""The lemmas' losses and formulas once more, as NumPy loops in the paper's words."""
+"""NumPy loops for the losses and formulas of the lemmas."""
 
+import functools
+
+import jax
 import numpy as np
 import scipy.special
+
+PAIRS = [(2.0, 2.0), (0.5, 0.5), (0.1, 0.1), (3.0, 1.5), (0.4, 2.5)]  # of Beta
+
+
+@functools.cache
+def program(function, **static):
+    """Jits a function: one program instead of one per operation."""
+    return jax.jit(functools.partial(function, **static))
+
+
+def slope(remainder):
+    """Slope of the log of a remainder, from one size to half of it."""
+    first, second = np.log(np.abs(np.asarray(remainder)))
+    return (first - second) / np.log(2)
 
 
 def uneven_data(seed=0):
     """Heads, features, labels and prototypes of three tasks with five samples each.
 
-    Neither are the features centred, nor have the classes one size.
+    Features are not centered and classes are not balanced.
     """
     rng = np.random.default_rng(seed)
     y = np.array([[0, 1, 1, 0, 1], [1, 0, 0, 0, 0], [1, 1, 0, 1, 1]])
@@ -28,13 +45,13 @@ def bounded(u, y):
 
 
 def jacobi_points(alpha, beta, number=40):
-    """Points and probabilities of Beta(alpha, beta), by SciPy."""
+    """Points and probabilities of Beta(alpha, beta), from SciPy."""
     x, weight = scipy.special.roots_jacobi(number, beta - 1, alpha - 1)
     return (1 + x) / 2, weight / weight.sum()
 
 
 def exchanged_points(alpha, beta, number=40):
-    """Those of the paper's D_lambda, from its two Beta laws."""
+    """Points and probabilities of the paper's D_lambda, from its two Beta laws."""
     first, p = jacobi_points(alpha + 1, beta, number)
     second, q = jacobi_points(beta + 1, alpha, number)
     share = alpha / (alpha + beta)
@@ -88,7 +105,7 @@ def loop_approximation(loss, curvature, phi, h, y, points, by_class):
 
 
 def loop_printed(loss, phi, h, y, constants, by_class, raw=None):
-    """A lemma as printed; `raw` are the features whose second moment is taken."""
+    """A lemma as printed; `raw` are the features of the second moment."""
     mean, c = map(float, constants)
     raw = h if raw is None else raw
     sigma = sum(w * np.outer(raw[j, k], raw[j, k]) for j, k, w in draws(y, by_class))

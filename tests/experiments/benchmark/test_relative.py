@@ -1,4 +1,4 @@
-"""The benchmark's rows relative to MAML and to vanilla, at a size for tests."""
+"""Learners relative to MAML and strategies relative to vanilla, at a small size."""
 
 import json
 import logging
@@ -28,11 +28,10 @@ def test_every_side_of_a_group_can_be_built(name):
         assert strategy.name == case.strategy
 
 
-# Each side is a program of its own, and takes seconds to compile.
-FAST = ("strategies_bio",)
+# Each side is a separate program that takes seconds to compile.
+FAST = ("learners_bio",)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -41,7 +40,7 @@ FAST = ("strategies_bio",)
     ],
 )
 def test_every_side_of_a_group_runs_and_has_a_row(name):
-    result = measure_small(name)  # a loss that is not finite is an error
+    result = measure_small(name)  # raises if a loss is not finite
     rows = result["rows"]
     if name.startswith("learners"):
         assert set(rows) == {*FAMILIES["gradient"], *FAMILIES["metric"]}
@@ -62,7 +61,7 @@ def test_every_side_of_a_group_runs_and_has_a_row(name):
     assert json.loads(json.dumps(result))["case"] == name
 
 
-def test_a_strategy_that_is_refused_has_a_row_that_says_why(monkeypatch):
+def test_row_of_a_strategy_that_cannot_be_built(monkeypatch):
     def picky():
         raise InputError("not with this learner")
 
@@ -79,7 +78,7 @@ def test_memory_counts_temporaries_and_donated_arguments_once():
     size = 500
 
     def step(state, x):
-        return state + 1, jnp.sort(x[:, None] * x).sum()  # a matrix, to be sorted
+        return state + 1, jnp.sort(x[:, None] * x).sum()  # sorts a matrix
 
     state, x = jnp.zeros((size, size)), jnp.ones(size)
     compiled = jax.jit(step, donate_argnums=0).lower(state, x).compile()
@@ -96,10 +95,10 @@ def test_a_case_is_compiled_once_and_its_state_is_donated(caplog):
         - program.memory["arguments"]
         - program.memory["temporary"]
     )
-    assert 0 <= new_outputs < 1000  # the whole state takes its argument's place
+    assert 0 <= new_outputs < 1000  # the new state reuses the memory of the old one
     with jax.log_compiles(), caplog.at_level(logging.DEBUG):
         program.steps(1)
         program.steps(2)
         assert "XLA compilation" not in caplog.text
         jax.jit(lambda x: x + 1)(0)
-        assert "XLA compilation" in caplog.text  # it would have been there
+        assert "XLA compilation" in caplog.text  # the check above can fail

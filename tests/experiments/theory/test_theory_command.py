@@ -1,4 +1,4 @@
-"""`python -m experiments.theory`: its files, its pictures, and wrong input."""
+"""`python -m experiments.theory`: its files, its plots, and wrong input."""
 
 import json
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.theory import __main__ as theory
-from experiments.theory import variance as theory_variance
+from experiments.theory import variance
 from experiments.theory.remainders import RIGHT
 from mlti_jax.data import DomainPool
 from tests.support.cli import command
@@ -33,20 +33,20 @@ def check_output(folder, names):
         for by, order in result["order"].items():
             assert result["slope"][by][RIGHT] == pytest.approx(order, abs=0.1)
     for name in ("theory.png", "total_variance.png"):
-        picture = matplotlib.image.imread(folder / name)
-        assert min(picture.shape[:2]) > 300
-        assert picture[..., :3].std() > 0.05
+        image = matplotlib.image.imread(folder / name)
+        assert min(image.shape[:2]) > 300
+        assert image[..., :3].std() > 0.05
 
 
 @pytest.mark.slow
-def test_numbers_and_pictures_are_written(run, monkeypatch, tmp_path):
+def test_numbers_and_plots_are_written(run, monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     pool = DomainPool.from_arrays(
         rng.integers(0, 256, (24, 2, 2, 3)).astype(np.uint8),
         domain=np.arange(24) % 3,
         label=np.arange(24) // 3 % 2,
     )
-    monkeypatch.setattr(theory_variance, "load_pools", lambda folder: {"small": pool})
+    monkeypatch.setattr(variance, "load_pools", lambda folder: {"small": pool})
     code, printed = run(f"--output={tmp_path / 'new'}")
     assert code == 0, printed.err
     check_output(tmp_path / "new", ["small"])
@@ -84,7 +84,7 @@ def test_samples_of_a_pool_are_its_real_ones():
         domain=np.array([0, 0, 0, 1, 1]),
         label=np.array([0, 0, 1, 1, 0]),
     )
-    features, tasks, classes = theory_variance.samples(pool)
+    features, tasks, classes = variance.samples(pool)
     rows = {tuple(row) for row in np.column_stack([features, tasks, classes])}
     assert rows == {
         (0, 1, 0, 0),
