@@ -1,10 +1,10 @@
-"""How the tasks of a meta-batch are spread over devices and over time.
+"""Distribution of the tasks of a meta-batch over devices and over time.
 
-A learner speaks of one task; `map_tasks` and `mean_loss` run it for all of them. Each
-device takes an equal share of the tasks, and goes through its share in *passes* of some
-tasks at a time: all of them at once by default, which is best for small networks; or
-fewer, which bounds memory, and on a CPU keeps a pass in its cache. What comes out is
-the same, up to the order in which sums are rounded.
+A learner handles one task; `map_tasks` and `mean_loss` run it for all of them. Each
+device takes an equal share of the tasks and processes it in *passes* of some tasks at a
+time. A single pass, the default, is fastest for small networks. Smaller passes bound
+the memory, and on a CPU keep each pass in its cache. The results are the same up to the
+order in which sums are rounded.
 """
 
 from __future__ import annotations
@@ -22,24 +22,35 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
-AXIS = "tasks"
-MOST_CORES = 16  # that share a meta-batch; more would each have too little to do
-EVERYWHERE, BY_TASK = PartitionSpec(), PartitionSpec(AXIS)
+__all__ = ["Plan", "map_tasks", "mean_loss", "plan_for", "use_all_cores"]
+
+_AXIS = "tasks"
+_MAX_CORES = 16  # With more, each core would have too little work.
+EVERYWHERE, _BY_TASK = PartitionSpec(), PartitionSpec(_AXIS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Where and when tasks are run; static.
+    """Static description of where and when tasks run.
 
     Attributes:
-      devices: that share the tasks; empty for JAX's default device alone.
-      tasks_per_pass: tasks that a device runs at a time; None: its whole share.
+      devices: the devices that share the tasks; empty for JAX's default device.
+      tasks_per_pass: number of tasks that a device runs at a time; None for its entire
+        share.
+
+    Raises:
+      InputError: if `tasks_per_pass` is less than 1.
+
+    Example:
+      >>> from mlti_jax import parallel
+      >>> parallel.Plan(tasks_per_pass=2).tasks_per_pass
+      2
     """
 
     devices: tuple[jax.Device, ...] = ()
     tasks_per_pass: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.tasks_per_pass is not None and self.tasks_per_pass < 1:
             raise InputError(
                 f"tasks_per_pass must be 1 or more, got {self.tasks_per_pass}"
@@ -47,54 +58,57 @@ class Plan:
 
     @property
     def mesh(self) -> Mesh | None:
-        """The devices as JAX wants them; None where there is nothing to share."""
+        """The devices as a JAX mesh with the axis "tasks"; None for a single device."""
         if len(self.devices) < 2:
             return None
         return jax.make_mesh(
             (len(self.devices),),
-            (AXIS,),
+            (_AXIS,),
             axis_types=(AxisType.Auto,),
             devices=self.devices,
         )
 
     def replicate(self, tree: PyTree) -> PyTree:
-        """Copies arrays to all the devices, once, so that no call has to do it."""
+        """Copies arrays to all devices, once instead of at every call."""
         if self.mesh is None:
             return tree
         return jax.device_put(tree, NamedSharding(self.mesh, EVERYWHERE))
 
     def shard(self, tree: PyTree) -> PyTree:
-        """Asks the compiler to lay out arrays `[tasks, ...]` over the devices."""
+        """Constrains arrays `[tasks, ...]` to be distributed over the devices."""
         if self.mesh is None or not self._divides(tree):
             return tree
-        sharding = NamedSharding(self.mesh, BY_TASK)
+        sharding = NamedSharding(self.mesh, _BY_TASK)
         return jax.lax.with_sharding_constraint(tree, sharding)
 
     def _divides(self, tree: PyTree) -> bool:
         return _length(tree) % len(self.devices) == 0
 
-    def spread(self, function: Callable, mapped: PyTree, out_specs) -> Callable:
-        """`function(shared, mapped)` with each device given its part of `mapped`."""
+    def _spread(
+        self, function: Callable[..., PyTree], mapped: PyTree, out_specs: PyTree
+    ) -> Callable[..., PyTree]:
+        """Runs `function(shared, mapped)` on each device with its part of `mapped`."""
         if self.mesh is None:
             return function
         if not self._divides(mapped):
             raise InputError(
-                f"{_length(mapped)} tasks can't be shared equally by "
-                f"{len(self.devices)} devices; choose a multiple, or fewer devices"
+                f"{_length(mapped)} tasks cannot be divided equally among "
+                f"{len(self.devices)} devices; use a multiple of {len(self.devices)} "
+                "tasks, or fewer devices"
             )
         return jax.shard_map(
             function,
             mesh=self.mesh,
-            in_specs=(EVERYWHERE, BY_TASK),
+            in_specs=(EVERYWHERE, _BY_TASK),
             out_specs=out_specs,
             check_vma=False,
         )
 
-    def everywhere(self, function: Callable) -> Callable:
-        """`function(a, b)` computed whole by every device.
+    def everywhere(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """Makes every device compute all of `function(a, b)`.
 
-        For what is cheap: a compiler that shares it has the devices wait for each
-        other, in loops of random draws once a round.
+        For cheap functions: if the compiler distributes them, the devices wait for each
+        other, in loops of random draws once per iteration.
         """
         if self.mesh is None:
             return function
@@ -116,15 +130,19 @@ def map_tasks(
     """Maps `function(shared, task)` over tasks.
 
     Args:
-      function: of what all tasks share, and of one task; it must not close over traced
-        values that derivatives are taken by.
-      plan: where and when. With passes, what a pass computes on its way is computed
-        again in the backward pass instead of being kept.
+      function: takes what all tasks share, and one task. It must not close over traced
+        values that are differentiated.
+      plan: where and when the tasks run. If a device needs several passes, the backward
+        pass recomputes the intermediate results instead of storing them.
 
     Returns:
-      `(shared, tasks) -> outputs`, every leaf of the last two `[tasks, ...]`.
+      `(shared, tasks) -> outputs`; every leaf of `tasks` and `outputs` is
+      `[tasks, ...]`. It raises `InputError` if the number of tasks is not a multiple of
+      the number of devices.
 
     Example:
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax.parallel import Plan, map_tasks
       >>> scale = map_tasks(lambda factor, x: factor * x, Plan(tasks_per_pass=2))
       >>> scale(10.0, jnp.arange(5.0)).tolist()
       [0.0, 10.0, 20.0, 30.0, 40.0]
@@ -136,7 +154,7 @@ def map_tasks(
         one = jax.checkpoint(partial(function, shared))
         return jax.lax.map(one, tasks, batch_size=plan.tasks_per_pass)
 
-    return lambda shared, tasks: plan.spread(share, tasks, BY_TASK)(shared, tasks)
+    return lambda shared, tasks: plan._spread(share, tasks, _BY_TASK)(shared, tasks)
 
 
 def mean_loss(
@@ -144,22 +162,38 @@ def mean_loss(
     plan: Plan,
     inputs_depend: bool,
 ) -> Callable[[PyTree, PyTree, PyTree], tuple[Array, PyTree]]:
-    """The mean of a loss over tasks, whose gradient is summed up pass by pass.
+    r"""Mean of a loss over tasks, with a gradient accumulated pass by pass.
 
-    A mean weighs all tasks alike, so each pass can take its gradient at once and throw
-    away all else: nothing is computed twice, and the memory is that of one pass.
+    $$L(\theta) = \frac{1}{B} \sum_{b=1}^{B} \ell(\theta, x_b, r_b)$$
+
+    The weight of every task is known in advance, so each pass computes its gradient
+    immediately and discards everything else. Nothing is computed twice, and the memory
+    is that of one pass.
 
     Args:
-      loss_fn: `(shared, inputs, rest) -> (loss, aux)` of one task; it must not close
-        over traced values that derivatives are taken by. No derivative is taken by
-        `rest`, and none of `aux`.
-      plan: where and when; with passes of one share it is the plain mean.
-      inputs_depend: whether a derivative by `inputs` is wanted too. It costs as much
-        as another layer; images as they come don't need it.
+      loss_fn: `(shared, inputs, rest) -> (loss, aux)` of one task. It must not close
+        over traced values that are differentiated. `rest` and `aux` are treated as
+        constants.
+      plan: where and when the tasks run.
+      inputs_depend: whether to differentiate with respect to `inputs` as well. This
+        costs as much as another layer, and raw inputs do not need it.
 
     Returns:
-      `(shared, inputs, rest) -> (scalar, aux)`, the leaves of `inputs`, `rest` and
-      `aux` `[tasks, ...]`.
+      `(shared, inputs, rest) -> (scalar, aux)`; every leaf of `inputs`, `rest` and
+      `aux` is `[tasks, ...]`. It raises `InputError` if the number of tasks is not a
+      multiple of the number of devices.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax.parallel import Plan, mean_loss
+      >>> def loss_fn(theta, x, target):
+      ...     return (theta * x - target) ** 2, {}
+      >>> mean = mean_loss(loss_fn, Plan(tasks_per_pass=1), inputs_depend=False)
+      >>> x, target = jnp.array([1.0, 2.0]), jnp.array([1.0, 0.0])
+      >>> (loss, _), gradient = jax.value_and_grad(mean, has_aux=True)(2.0, x, target)
+      >>> float(loss), float(gradient)
+      (8.5, 9.0)
     """
 
     def forward(shared, inputs, rest):
@@ -170,7 +204,7 @@ def mean_loss(
 
     def pass_loss(shared, inputs, rest):
         tasks = (inputs, rest)
-        if _length(tasks) == 1:  # An axis of one task is dearer than none.
+        if _length(tasks) == 1:  # A direct call is faster than `vmap` over one task.
             out = loss_fn(shared, *jax.tree.map(lambda leaf: leaf[0], tasks))
             losses, aux = jax.tree.map(lambda leaf: leaf[None], out)
         else:
@@ -178,7 +212,7 @@ def mean_loss(
         return losses.sum(), aux
 
     def share_gradients(shared, tasks):
-        """Sums over a device's share: loss, gradient; and what each task has alone."""
+        """Returns sums over a device's share (loss, gradient) and values per task."""
         wanted = (0, 1) if inputs_depend else 0
         gradient = jax.value_and_grad(pass_loss, wanted, has_aux=True)
 
@@ -194,16 +228,18 @@ def mean_loss(
         first = _cut(tasks, 0, size)
         loss, _ = jax.eval_shape(pass_loss, shared, *first)
         total = jax.tree.map(jnp.zeros_like, (jnp.zeros((), loss.dtype), shared))
-        total, alone = jax.lax.scan(
+        total, per_task = jax.lax.scan(
             one_pass, total, _divide(_cut(tasks, 0, even), size)
         )
-        alone = jax.tree.map(jnp.concatenate, alone)
+        per_task = jax.tree.map(jnp.concatenate, per_task)
         if even < number:
             total, last = one_pass(total, _cut(tasks, even, number))
-            alone = jax.tree.map(lambda *parts: jnp.concatenate(parts), alone, last)
+            per_task = jax.tree.map(
+                lambda *parts: jnp.concatenate(parts), per_task, last
+            )
         if plan.mesh is not None:
-            total = jax.lax.psum(total, AXIS)
-        return total, alone
+            total = jax.lax.psum(total, _AXIS)
+        return total, per_task
 
     @jax.custom_vjp
     def mean(shared, inputs, rest):
@@ -211,7 +247,7 @@ def mean_loss(
 
     def mean_forward(shared, inputs, rest):
         tasks = (inputs, rest)
-        run = plan.spread(share_gradients, tasks, (EVERYWHERE, BY_TASK))
+        run = plan._spread(share_gradients, tasks, (EVERYWHERE, _BY_TASK))
         (loss, by_shared), (aux, by_inputs) = run(shared, tasks)
         number = _length(tasks)
         grads = jax.tree.map(lambda g: g / number, (by_shared, by_inputs))
@@ -226,19 +262,23 @@ def mean_loss(
 
 
 def use_all_cores() -> None:
-    """Makes each core of a CPU a device, so that they can share the tasks.
+    """Makes each core of a CPU a device, so that the cores can share the tasks.
 
-    For a program to call before it uses JAX: later it has no effect, nor where the
-    number of devices is set already (by `JAX_NUM_CPU_DEVICES` or in `XLA_FLAGS`).
+    Call it before the first use of JAX; later calls have no effect. It changes nothing
+    if the number of devices is already set with `JAX_NUM_CPU_DEVICES` or `XLA_FLAGS`.
+
+    Example:
+      >>> from mlti_jax import parallel
+      >>> parallel.use_all_cores()
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
-    if jax.config.jax_num_cpu_devices > 0:
+    if getattr(jax.config, "jax_num_cpu_devices", 0) > 0:
         return
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    with contextlib.suppress(RuntimeError):  # JAX is in use already
-        jax.config.update("jax_num_cpu_devices", min(cores, MOST_CORES))
+    with contextlib.suppress(RuntimeError):  # JAX is already in use.
+        jax.config.update("jax_num_cpu_devices", min(cores, _MAX_CORES))
 
 
 def plan_for(
@@ -247,49 +287,66 @@ def plan_for(
     devices: int | None = None,
     tasks_per_pass: int | None = None,
 ) -> Plan:
-    """How a meta-batch is best spread, in so far as nothing else is asked for.
+    """Chooses a plan for a meta-batch; explicit arguments take precedence.
 
-    On accelerators as many devices share it as can do so equally. On a CPU the devices
-    are its cores (see `use_all_cores`): images are shared by them and taken one task at
-    a time, since XLA runs a convolution on one core, and a task stays in the cache; the
-    matrix products of other networks use all cores by themselves.
+    On accelerators, the meta-batch is divided among as many devices as can share it
+    equally. On a CPU, the devices are its cores (see `use_all_cores`). Images are
+    divided among the cores and processed one task at a time, because XLA runs a
+    convolution on one core, and one task fits into the cache. Other networks use one
+    device, because their matrix products already use all cores.
 
     Args:
       x: inputs, every leaf `[N, ...]`; images are `[N, H, W, C]`.
-      batch_size: tasks in a meta-batch.
-      devices: how many are to share it.
-      tasks_per_pass: tasks that each of them is to run at a time.
+      batch_size: number of tasks in a meta-batch.
+      devices: number of devices to use.
+      tasks_per_pass: number of tasks that each device runs at a time.
+
+    Returns:
+      The plan.
+
+    Raises:
+      InputError: if fewer than `devices` devices are available, or if `batch_size` is
+        not a multiple of `devices`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax.parallel import plan_for
+      >>> plan = plan_for(jnp.zeros((1, 8)), 4, devices=1, tasks_per_pass=2)
+      >>> len(plan.devices), plan.tasks_per_pass
+      (1, 2)
     """
-    there = jax.local_devices()
+    available = jax.local_devices()
     if jax.default_backend() == "cpu":
         images = all(leaf.ndim == 4 for leaf in jax.tree.leaves(x))
         devices = 1 if devices is None and not images else devices
         tasks_per_pass = 1 if tasks_per_pass is None and images else tasks_per_pass
     if devices is None:
-        devices = max(n for n in range(1, len(there) + 1) if batch_size % n == 0)
-    if not 1 <= devices <= len(there):
+        devices = max(n for n in range(1, len(available) + 1) if batch_size % n == 0)
+    if not 1 <= devices <= len(available):
         raise InputError(
-            f"train.devices is {devices}, and there are {len(there)}; choose from 1 "
-            f"to {len(there)}"
+            f"train.devices is {devices}, but the number of available devices is "
+            f"{len(available)}; choose a number from 1 to {len(available)}"
         )
     if batch_size % devices:
         raise InputError(
-            f"train.meta_batch_size is {batch_size}, which {devices} devices can't "
-            "share equally; choose a multiple, or another train.devices"
+            f"train.meta_batch_size is {batch_size}, which is not a multiple of "
+            f"{devices} devices; choose a multiple, or another train.devices"
         )
-    return Plan(tuple(there[:devices]), tasks_per_pass)
+    return Plan(tuple(available[:devices]), tasks_per_pass)
 
 
 def _length(tree: PyTree) -> int:
+    """Returns the length of the leading axis."""
     return jax.tree.leaves(tree)[0].shape[0]
 
 
 def _cut(tree: PyTree, start: int, stop: int) -> PyTree:
+    """Slices the leading axis."""
     return jax.tree.map(lambda leaf: leaf[start:stop], tree)
 
 
 def _divide(tree: PyTree, size: int) -> PyTree:
-    """`[passes * size, ...]` to `[passes, size, ...]`."""
+    """Reshapes `[passes * size, ...]` to `[passes, size, ...]`."""
     return jax.tree.map(
         lambda leaf: leaf.reshape(leaf.shape[0] // size, size, *leaf.shape[1:]), tree
     )

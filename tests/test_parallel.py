@@ -226,14 +226,16 @@ def test_plans_that_suit_an_accelerator(monkeypatch):
 
 
 def test_plans_that_cannot_be_are_refused():
-    with pytest.raises(InputError, match="train.devices is 99, and there are 2"):
+    with pytest.raises(
+        InputError, match="99, but the number of available devices is 2"
+    ):
         plan_for(np.zeros((1, 8)), 4, devices=99)
-    with pytest.raises(InputError, match="is 3, which 2 devices can't share equally"):
+    with pytest.raises(InputError, match="is 3, which is not a multiple of 2 devices"):
         plan_for(np.zeros((1, 8)), 3, devices=2)
     with pytest.raises(InputError, match="tasks_per_pass must be 1 or more, got 0"):
         Plan(tasks_per_pass=0)
     mean = mean_loss(loss_fn, PLANS["2 devices"], False)
-    with pytest.raises(InputError, match="5 tasks can't be shared equally"):
+    with pytest.raises(InputError, match="5 tasks cannot be divided equally among 2"):
         mean(*arguments(5))
 
 
