@@ -41,8 +41,7 @@ class LinearMap(NamedTuple):
 Hook = Callable[[int, LinearMap], Array]
 
 
-@flax.struct.dataclass
-class Context:
+class Context(flax.struct.PyTreeNode):
     """How a network processes one set of samples.
 
     Attributes:
@@ -61,7 +60,9 @@ class Context:
     weight: Array | None = None
     train: bool = flax.struct.field(pytree_node=False, default=False)
     batch_statistics: bool = flax.struct.field(pytree_node=False, default=True)
-    hook: Hook | None = flax.struct.field(pytree_node=False, default=None)
+    hook: Callable[..., Array] | None = flax.struct.field(
+        pytree_node=False, default=None
+    )
 
     def for_layer(self, index: int) -> Context:
         """Return the context of layer `index`, whose hook takes the map alone."""

@@ -20,8 +20,7 @@ from mlti_jax.types import Array, Batch, PyTree, Task
 NORM_POLICIES = ("batch", "running")
 
 
-@flax.struct.dataclass
-class Variables:
+class Variables(flax.struct.PyTreeNode):
     """Everything that training changes.
 
     Attributes:
@@ -35,8 +34,7 @@ class Variables:
     strategy: PyTree = ()
 
 
-@flax.struct.dataclass
-class Aux:
+class Aux(flax.struct.PyTreeNode):
     """Outputs of `Learner.loss` besides the loss.
 
     Attributes:
@@ -76,8 +74,7 @@ class Perturbation(NamedTuple):
     eval_samples: int = 1
 
 
-@flax.struct.dataclass
-class TaskContext:
+class TaskContext(flax.struct.PyTreeNode):
     """How a learner processes one task.
 
     Attributes:

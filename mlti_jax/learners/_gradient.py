@@ -8,6 +8,7 @@ Meta-Curvature are a few lines each in `_maml.py`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -114,7 +115,7 @@ class GradientLearner:
             variables, support, context.replace(key=key_inner), entry
         )
 
-        def evaluate(params, hook):
+        def evaluate(params: tuple, hook: Hook | None) -> tuple[Array, Array, tuple]:
             outputs, new_state = self._forward(
                 params, state, query, context.train, key_outer, hook
             )
@@ -287,7 +288,13 @@ class GradientLearner:
         adapted = self._descend(context, gradient, params, step)
         return self._merge(params, adapted)
 
-    def _descend(self, context: TaskContext, gradient, params: tuple, step) -> tuple:
+    def _descend(
+        self,
+        context: TaskContext,
+        gradient: Callable[[PyTree, Array], PyTree],
+        params: tuple,
+        step: Callable[[PyTree], PyTree],
+    ) -> tuple:
         return descend(
             gradient,
             self._adapted(params),

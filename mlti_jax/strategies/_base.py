@@ -7,7 +7,7 @@ gradient transformations; `meta_objective` applies them around a learner.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -76,69 +76,68 @@ def chain(*strategies: Strategy) -> Strategy:
     if len(strategies) == 1:
         return strategies[0]
     members = list(enumerate(strategies))
-    transforming = _at_most_one(strategies, "transform", "replace the tasks' samples")
-    perturbing = _at_most_one(strategies, "perturb", "perturb hidden outputs")
-    relabeling = [s for s in strategies if s.relabel is not None]
+    transforming = _only_one(strategies, "transform", "replace the tasks' samples")
+    perturbing = _only_one(strategies, "perturb", "perturb hidden outputs")
+    relabels = [s.relabel for s in strategies if s.relabel is not None]
+    samples = [(i, s.sample) for i, s in members if s.sample is not None]
+    penalties = [(i, s.penalty) for i, s in members if s.penalty is not None]
 
     def own(variables: Variables, index: int) -> Variables:
         return variables.replace(strategy=variables.strategy[index])
 
-    def init(learner, variables, key, x):
+    def init(learner: Learner, variables: Variables, key: Array, x: PyTree) -> tuple:
         keys = jax.random.split(key, len(strategies))
         return tuple(
             () if s.init is None else s.init(learner, variables, keys[index], x)
             for index, s in members
         )
 
-    def relabel(tasks, key):
-        keys = jax.random.split(key, len(relabeling))
-        for s, k in zip(relabeling, keys, strict=True):
-            tasks = s.relabel(tasks, k)
+    def relabel(tasks: Task, key: Array) -> Task:
+        keys = jax.random.split(key, len(relabels))
+        for function, k in zip(relabels, keys, strict=True):
+            tasks = function(tasks, k)
         return tasks
 
-    def sample(variables, key):
+    def sample(variables: Variables, key: Array) -> Variables:
         keys = jax.random.split(key, len(strategies))
-        for index, s in members:
-            if s.sample is not None:
-                sampled = s.sample(own(variables, index), keys[index])
-                variables = sampled.replace(strategy=variables.strategy)
+        for index, function in samples:
+            sampled = function(own(variables, index), keys[index])
+            variables = sampled.replace(strategy=variables.strategy)
         return variables
 
-    def perturb(variables):
-        return perturbing.perturb(own(variables, strategies.index(perturbing)))
+    def perturb(variables: Variables) -> Perturbation:
+        index, function = perturbing[0]
+        return function(own(variables, index))
 
-    def penalty(variables, aux):
-        penalties = [
-            (s.penalty, index) for index, s in members if s.penalty is not None
-        ]
-        return sum(function(own(variables, i), aux) for function, i in penalties)
-
-    def any_has(field: str) -> bool:
-        return any(getattr(s, field) is not None for s in strategies)
+    def penalty(variables: Variables, aux: Aux) -> Array:
+        terms = [function(own(variables, i), aux) for i, function in penalties]
+        return sum(terms[1:], terms[0])
 
     return Strategy(
         name="+".join(s.name for s in strategies),
         applies_to=frozenset.intersection(*(s.applies_to for s in strategies)),
-        layers=transforming.layers,
+        layers=strategies[transforming[0][0]].layers if transforming else (0,),
         min_tasks=max(s.min_tasks for s in strategies),
         init=init,
-        relabel=relabel if relabeling else None,
-        sample=sample if any_has("sample") else None,
-        perturb=perturb if any_has("perturb") else None,
-        transform=transforming.transform,
-        penalty=penalty if any_has("penalty") else None,
+        relabel=relabel if relabels else None,
+        sample=sample if samples else None,
+        perturb=perturb if perturbing else None,
+        transform=transforming[0][1] if transforming else None,
+        penalty=penalty if penalties else None,
     )
 
 
-def _at_most_one(strategies: tuple[Strategy, ...], field: str, action: str) -> Strategy:
-    """Return the member with a field, or any if none has it; at most one may."""
-    having = [s for s in strategies if getattr(s, field) is not None]
+def _only_one(
+    strategies: tuple[Strategy, ...], field: str, action: str
+) -> list[tuple[int, Any]]:
+    """Return index and function of the member that has a field, as a list of 0 or 1."""
+    having = [(i, s) for i, s in enumerate(strategies) if getattr(s, field) is not None]
     if len(having) > 1:
         raise InputError(
-            f"{' and '.join(s.name for s in having)} cannot be combined: both "
+            f"{' and '.join(s.name for _, s in having)} cannot be combined: both "
             f"{action}, and the second would undo the first; keep one of them"
         )
-    return having[0] if having else Strategy("none")
+    return [(i, getattr(s, field)) for i, s in having]
 
 
 def each_task(

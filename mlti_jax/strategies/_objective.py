@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from mlti_jax.errors import InputError
 from mlti_jax.learners import Aux, Learner, TaskContext, Variables
 from mlti_jax.parallel import ONE_PASS, Plan, map_tasks, mean_loss
 from mlti_jax.strategies._base import Strategy
-from mlti_jax.types import Array, PyTree, Task
+from mlti_jax.types import Array, Batch, PyTree, Task
 
 LossFn = Callable[[Variables, Task, Array], tuple[Array, Aux]]
 
@@ -107,7 +108,9 @@ def meta_objective(
     if strategy.sample is not None:
         variables = strategy.sample(variables, key_sample)
 
-    def embed(variables: Variables, task_and_key) -> tuple[Task, PyTree]:
+    def embed(
+        variables: Variables, task_and_key: tuple[Task, Array]
+    ) -> tuple[Task, PyTree]:
         task, key = task_and_key
         context = task_context(strategy, variables, key, train=True)
         return learner.embed(variables, task, context, layer)
@@ -170,7 +173,11 @@ def _accumulated_loss(
     flat = _merge_axes(tasks)
     keys = jax.random.split(key, flat.domain.shape[0])
 
-    def of_inputs(variables, inputs, task_and_key):
+    def of_inputs(
+        variables: Variables,
+        inputs: tuple[PyTree, PyTree],
+        task_and_key: tuple[Task, Array],
+    ) -> tuple[Array, Aux]:
         task, key = task_and_key
         support, query = inputs
         task = task.replace(
@@ -204,10 +211,12 @@ def _shared_support_losses(
     done once.
     """
 
-    def of_task(variables: Variables, task_and_key) -> tuple[Array, Aux]:
+    def of_task(
+        variables: Variables, task_and_key: tuple[Task, Array]
+    ) -> tuple[Array, Aux]:
         task, key = task_and_key
 
-        def of_version(query, domain, groups):
+        def of_version(query: Batch, domain: Array, groups: Array | None) -> Any:
             version = Task(task.support, query, domain, groups)
             return loss_fn(variables, version, key)
 

@@ -34,8 +34,7 @@ class Episode(NamedTuple):
     queries: int | None
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
     """Everything a run needs to continue; saved in checkpoints.
 
     Attributes:
@@ -103,8 +102,8 @@ def gradients(
     """
     key_layer, key_objective = jax.random.split(key)
 
-    def at_layer(layer: int):
-        def loss_fn(trained, tasks):
+    def at_layer(layer: int) -> Callable:
+        def loss_fn(trained: tuple[PyTree, PyTree], tasks: Task) -> tuple[Array, Aux]:
             params, own = trained
             changed = variables.replace(params=params, strategy=own)
             return meta_objective(
@@ -155,7 +154,7 @@ def make_run_steps(
     num_drawn = tasks_per_step(strategy, batch_size)
     draw = sample_task if learner.episodic else sample_flat
 
-    def one_step(state: TrainState, pool: Pool, key: Array):
+    def one_step(state: TrainState, pool: Pool, key: Array) -> tuple[TrainState, Array]:
         key_tasks, key_loss = jax.random.split(jax.random.fold_in(key, state.step))
         tasks = jax.vmap(lambda k: draw(pool, k, **episode._asdict()))(
             jax.random.split(key_tasks, num_drawn)
@@ -176,7 +175,9 @@ def make_run_steps(
         )
         return state, loss
 
-    def run(state: TrainState, pool: Pool, key: Array, stop: Array):
+    def run(
+        state: TrainState, pool: Pool, key: Array, stop: Array
+    ) -> tuple[TrainState, Array]:
         def proceed(carry):
             state, bad_step = carry
             return (state.step < stop) & (bad_step < 0)
