@@ -77,8 +77,7 @@ def interpolated_tasks(
         keys = jax.random.split(key_tasks, rows)
         tasks = jax.vmap(lambda key: sample_task(pool, key, **episode))(keys)
         # Not used by most strategies; then XLA does not compute them.
-        variables = experiment.init_state().variables
-        mixed = transform(variables, tasks, key_mix, 0, rows)
+        mixed = transform(tasks, key_mix, rows)
         return tasks.support.x, mixed.support.x[:, 0]
 
     titles = ("tasks of a meta-batch", f"interpolated ({experiment.strategy.name})")
