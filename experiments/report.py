@@ -17,10 +17,9 @@ from absl import flags
 
 from experiments.figures import task_numbers
 from experiments.paper import Cell, Run, Table
-from experiments.tables import store
-from experiments.tables.formats import Section, counted, markdown_table
-from experiments.tables.render import HOW, Renderer
-from experiments.tables.store import BySeed, Results
+from experiments.tables.formats import Section, markdown_table, pluralize
+from experiments.tables.render import LEGEND, Renderer
+from experiments.tables.results import FOLDER, BySeed, Results, existing_folder
 from experiments.tables.variations import ALL_TABLES
 from experiments.theory import remainders, variance
 from mlti_jax._internal import command_line
@@ -35,7 +34,7 @@ MEASURED = "theory.json"  # in the folder of results, written by `experiments.th
 
 SHARED = {"allow_override": True}
 RESULTS = flags.DEFINE_string(
-    "results", str(store.FOLDER), "Folder of the results.", **SHARED
+    "results", str(FOLDER), "Folder of the results.", **SHARED
 )
 OUTPUT = flags.DEFINE_string(
     "output", None, "File to write; default docs/results.md.", **SHARED
@@ -107,7 +106,7 @@ def page(results_folder: pathlib.Path, figures_folder: pathlib.Path) -> str:
     blocks = [HEAD]
     if (results_folder / NOTES).exists():
         blocks.append((results_folder / NOTES).read_text(encoding="utf-8").strip())
-    blocks += ["## Tables", HOW, COMMAND]
+    blocks += ["## Tables", LEGEND, COMMAND]
     without_results = []
     for table in ALL_TABLES.values():
         parts = table_parts(table, results)
@@ -131,7 +130,7 @@ def table_parts(table: Table, results: Results) -> list[str]:
         runs = {
             _title(cell, run): shown[run]
             for cell in table.column_cells(column)
-            for run in (cell.run, cell.other_run)
+            for run in (cell.run, cell.alternative_run)
             if run is not None and shown.get(run)
         }
         if runs:
@@ -183,7 +182,7 @@ def _run_list(runs: dict[str, BySeed]) -> str:
         )
     section = Section("", ("run", "config", "overrides", "seeds"), tuple(lines))
     return (
-        f'<details markdown="1"><summary>{counted(len(runs), "run")}</summary>\n\n'
+        f'<details markdown="1"><summary>{pluralize(len(runs), "run")}</summary>\n\n'
         f"{markdown_table(_without_empty_columns(section))}\n\n</details>"
     )
 
@@ -255,7 +254,7 @@ def draw_task_numbers(results: Results, figures_folder: pathlib.Path) -> None:
 
 def main() -> None:
     """Draws the figures that need only results, and writes the page."""
-    results_folder = store.existing_folder(RESULTS.value)
+    results_folder = existing_folder(RESULTS.value)
     path = absolute(OUTPUT.value) or PAGE
     figures_folder = path.parent / FIGURES
     draw_task_numbers(Results(results_folder), figures_folder)

@@ -42,10 +42,10 @@ from experiments.configs import rainbow_mnist
 from experiments.figures import sheets, task_numbers, tsne
 from experiments.figures.tsne import Features
 from experiments.paper.tables import LEARNERS, STRATEGIES
-from experiments.tables import flags as run_flags
-from experiments.tables.flags import ONLY, SEEDS, STEPS
-from experiments.tables.jobs import planned
-from experiments.tables.store import Results
+from experiments.tables import launch
+from experiments.tables.jobs import make_jobs
+from experiments.tables.launch import ONLY, SEEDS, STEPS
+from experiments.tables.results import Results
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax._internal.command_line import DATA_DIR, output_folder
 from mlti_jax._internal.progress import say
@@ -60,7 +60,7 @@ FIGURES = {
 }
 
 flags.declare_key_flag("data_dir")
-flags.adopt_module_key_flags(run_flags)
+flags.adopt_module_key_flags(launch)
 # Other commands define flags with the same names and meanings.
 SHARED = {"allow_override": True}
 FIGURE = flags.DEFINE_string("figure", None, f"One of {', '.join(FIGURES)}.")
@@ -88,13 +88,13 @@ DATASETS_SHOWN = flags.DEFINE_list(
 
 def make_task_numbers() -> None:
     """Plans, runs or draws the figures of accuracy against training tasks."""
-    if not run_flags.is_to_run("seeds", "jobs", "only"):
+    if not launch.is_requested("seeds", "jobs", "only"):
         folder = output_folder(OUTPUT.value)
-        _draw_task_numbers(Results(run_flags.results_folder()), folder)
+        _draw_task_numbers(Results(launch.results_folder()), folder)
         return
     cells = [cell for figure in task_numbers.FIGURES for cell in figure.cells()]
-    jobs = planned(cells, seeds=SEEDS.value, steps=STEPS.value, only=ONLY.value)
-    run_flags.run_or_tell(jobs, WORKDIR.value)
+    jobs = make_jobs(cells, seeds=SEEDS.value, steps=STEPS.value, only=ONLY.value)
+    launch.launch(jobs, WORKDIR.value)
 
 
 def _draw_task_numbers(results: Results, folder: pathlib.Path) -> None:
@@ -206,13 +206,13 @@ def main() -> None:
     if LIST.value:
         print("\n".join(f"{name:13} {text}" for name, text in FIGURES.items()))
         print("\ntask_numbers:")
-        print(task_numbers.listing(Results(run_flags.results_folder())))
+        print(task_numbers.listing(Results(launch.results_folder())))
         return
     if FIGURE.value is None:
         raise InputError(f"--figure is missing; choose one of: {', '.join(FIGURES)}")
     if FIGURE.value not in FIGURES:
         raise unknown_name("figure", FIGURE.value, FIGURES)
-    if FIGURE.value != "task_numbers" and run_flags.is_to_run("seeds", "jobs", "only"):
+    if FIGURE.value != "task_numbers" and launch.is_requested("seeds", "jobs", "only"):
         raise InputError(
             f"--run and --dry_run are for --figure=task_numbers; {FIGURE.value} needs "
             "no runs"

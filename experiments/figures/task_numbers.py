@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.paper import Cell, Column, Run
 from experiments.paper.tables import LEARNERS, STRATEGIES, row
-from experiments.tables.jobs import paper_config
+from experiments.tables.jobs import load_config
 from experiments.tables.render import NOTATIONS
-from experiments.tables.state import BUILTIN
-from experiments.tables.statistics import Difference, Summary, paired, summarise
-from experiments.tables.store import BySeed, Results
+from experiments.tables.results import BySeed, Results
+from experiments.tables.statistics import Difference, Summary, compare, summarize
+from experiments.tables.status import BUILTIN
 from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure, style_axes
 from mlti_jax._internal.progress import say
 
@@ -171,7 +171,7 @@ def shown_steps(panel: Panel, results: Results, steps: int | None = None) -> int
     )
     if steps is not None:
         return steps if steps in counts else None
-    paper = paper_config(panel.run(*panel.points[0])).train.steps
+    paper = load_config(panel.run(*panel.points[0])).train.steps
     return max(counts, key=lambda s: (counts[s], s == paper, s), default=None)
 
 
@@ -193,14 +193,14 @@ def points(
     all_found = shown(panel, results, steps)
     curves: dict[str, list[Point]] = {}
     for (strategy, number), found in all_found.items():
-        summary = summarise(found)
+        summary = summarize(found)
         if isinstance(summary, str):
             say(f"{panel.run(strategy, number).name} is not drawn: {summary}")
             continue
         difference = None
         baseline = all_found.get((VANILLA, number))
         if strategy != VANILLA and baseline:
-            compared = paired(found, baseline)
+            compared = compare(found, baseline)
             if isinstance(compared, Difference):
                 difference = (compared.mean, compared.ci95)
         point = Point(number, summary, difference)
@@ -213,7 +213,7 @@ def notes(panel: Panel, results: Results, steps: int | None = None) -> str:
     steps = shown_steps(panel, results, steps)
     found = shown(panel, results, steps).values()
     seeds = sorted({len(by_seed) for by_seed in found})
-    paper = paper_config(panel.run(*panel.points[0])).train.steps
+    paper = load_config(panel.run(*panel.points[0])).train.steps
     parts = [f"{steps:,} steps" if steps == paper else f"{steps:,} of {paper:,} steps"]
     number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     parts.append(f"{number} seed{'' if seeds == [1] else 's'}")

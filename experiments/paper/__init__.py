@@ -1,8 +1,7 @@
-"""The paper's tables of results, as data: one file a group of tables.
+"""The paper's result tables as data, one file per group of tables.
 
-The numbers are the paper's as it prints them. Its figures are not here, since their
-numbers are not printed anywhere, nor are its two tables of hyper-parameters, which are
-the configs.
+Numbers are as printed in the paper. Figures are not included, since the paper does
+not print their numbers. The two tables of hyper-parameters are in the configs.
 """
 
 from experiments.paper import (

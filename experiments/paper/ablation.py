@@ -1,4 +1,4 @@
-"""MLTI and its two halves, intra- and cross-task interpolation (Sec. 5, App. E.4)."""
+"""Ablation: only intra- or only cross-task interpolation (Sec. 5, App. E.4)."""
 
 from experiments.paper.columns import LABEL_SHARING, NON_LABEL_SHARING
 from experiments.paper.tables import Table, rows

@@ -1,16 +1,16 @@
-"""The datasets as columns, see the configs for what the paper does with each."""
+"""Datasets as table columns."""
 
 from __future__ import annotations
 
 from experiments.paper.tables import Column, Settings, Variant
 
-SPLIT = Variant("split", paper="paper", other="disjoint")
-# Meta-Reg needs weights that are shared and trained, see the config.
+SPLIT = Variant("split", paper="paper", alternative="disjoint")
+# Meta-Reg needs trained parameters that the inner loop does not adapt; see the config.
 ENCODER = Variant(
     "encoder",
     paper="albert",
-    other="word_mean",
-    other_overrides={"metareg": (("learner.maml.adapted_layers", (-1,)),)},
+    alternative="word_mean",
+    alternative_overrides={"metareg": (("learner.maml.adapted_layers", (-1,)),)},
 )
 
 NCI = Column("NCI (5-shot)", "nci", variant=SPLIT)
@@ -25,7 +25,7 @@ LABEL_SHARING = (
 MINI = Column("miniImagenet-S", "mini_imagenet")
 DERMNET = Column("DermNet-S", "dermnet")
 TABULA_MURIS = Column("Tabular Murris", "tabula_muris")
-# Their rows say how many shots.
+# The rows specify the number of shots.
 NON_LABEL_SHARING = (MINI, Column("ISIC", "isic"), DERMNET, TABULA_MURIS)
 
 
@@ -37,7 +37,7 @@ def one_and_five_shots(
     overrides: Settings = (),
     variant: Variant | None = None,
 ) -> tuple[Column, Column]:
-    """The two columns of a dataset whose shots the columns say."""
+    """Returns the 1-shot and the 5-shot column of a dataset."""
     one, five = (
         Column(
             f"{title}, {shots}-shot",

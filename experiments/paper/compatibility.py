@@ -1,4 +1,4 @@
-"""MLTI with other learners than MAML and ProtoNet (App. D.2 and E.3)."""
+"""MLTI with learners other than MAML and ProtoNet (App. D.2 and E.3)."""
 
 from experiments.paper.columns import LABEL_SHARING, NON_LABEL_SHARING
 from experiments.paper.tables import Table, rows

@@ -1,4 +1,4 @@
-"""A heavier network, and the layers of interpolation (App. E.5)."""
+"""ResNet-12, and the choice of interpolation layers (App. E.5)."""
 
 import dataclasses
 

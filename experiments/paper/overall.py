@@ -1,4 +1,4 @@
-"""MLTI and the other strategies (Sec. 5); intervals of the second (App. E.9)."""
+"""Comparison of strategies (Sec. 5); intervals of the second table from App. E.9."""
 
 from experiments.paper.columns import LABEL_SHARING, NON_LABEL_SHARING
 from experiments.paper.tables import Table, row, rows
@@ -23,8 +23,8 @@ OVERALL_LS = Table(
             maxup="2.107±0.077 62.13±1.08 77.90±0.79 58.43±0.99",
             mlti="1.976±0.073 65.92±1.17 79.14±0.73 60.28±1.00",
         ),
-        # MetaAug permutes labels, which ProtoNet does not look at; the ablation prints
-        # the same numbers for vanilla.
+        # MetaAug permutes labels, which has no effect on ProtoNet; the ablation table
+        # has the same numbers for vanilla.
         row(
             "protonet",
             "vanilla",

@@ -1,8 +1,8 @@
-"""What the paper's tables are made of: rows, columns, numbers, and each cell's run.
+"""Tables: rows, columns, and cells with the paper's number and the run to reproduce it.
 
-A cell's run is put together from its row (learner, strategy) and its column (dataset);
-both may add arguments and fields of the config, such as the number of shots. What
-neither names has the config's value, which is the paper's.
+The run of a cell combines its row (learner, strategy) and its column (dataset). Both
+can add arguments and overrides of the config, such as the number of shots. All other
+settings are those of the config, which are the paper's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-Settings = tuple[tuple[str, object], ...]  # names and values, in order
+Settings = tuple[tuple[str, object], ...]  # names and values
 
 LEARNERS = {
     "maml": "MAML",
@@ -34,14 +34,14 @@ STRATEGIES = {
     "cross": "Cross-Intrpl",
     "mlti": "MLTI",
 }
-NOT_GIVEN = "n/a"
-NOT_IN_PAPER = "-"  # of a row of our own
-# How settings stand in a run's name; others as their field's name and value.
+NOT_APPLICABLE = "n/a"
+NOT_IN_PAPER = "-"  # in a row of our own
+# Format of settings in a run's name; others are the field's name and value.
 NAME_PARTS = {
     "shots": "{}shot",
     "test_on": "to_{}",
     "name": "{}",
-    # Apart from the steps and seeds that the command line sets:
+    # Different from the steps and seed of a job's name:
     "steps": "for{}",
     "seed": "drawn{}",
 }
@@ -49,14 +49,14 @@ NAME_PARTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is trained and tested for a cell, but for its seed and steps.
+    """A training run, without its seed and number of steps.
 
     Attributes:
-      config: a file of `experiments/configs`.
+      config: name of a file in `experiments/configs`.
       learner, strategy: arguments of the config.
-      arguments: further ones.
-      overrides: fields of the config that are set.
-      variant: one more argument, of a `Variant`, or nothing.
+      arguments: further arguments of the config.
+      overrides: config fields to set.
+      variant: the argument of a `Variant`, or empty.
     """
 
     config: str
@@ -68,14 +68,14 @@ class Run:
 
     @property
     def argument(self) -> str:
-        """What stands behind the colon of `--config`."""
+        """The part of `--config` after the colon."""
         chosen = (("learner", self.learner), ("strategy", self.strategy))
         pairs = (*chosen, *self.arguments, *self.variant)
         return ",".join(f"{name}={value}" for name, value in pairs)
 
     @property
     def name(self) -> str:
-        """For files: `metabolism/paper-maml-mlti`, say."""
+        """Name for files, such as `metabolism/paper-maml-mlti`."""
         parts = [str(value) for _, value in self.variant]
         parts += [self.learner, self.strategy]
         parts += [_name_part(*setting) for setting in self.arguments + self.overrides]
@@ -90,30 +90,32 @@ def _name_part(field: str, value: object) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A choice that the paper makes in one way, and that is also run in another.
+    """A config argument with the paper's value and an alternative that is also run.
 
     Attributes:
-      argument: of the config.
-      paper, other: its two values.
-      other_overrides: fields that the other way needs, by strategy.
+      argument: name of the argument.
+      paper, alternative: its two values.
+      alternative_overrides: overrides that the alternative needs, by strategy.
     """
 
     argument: str
     paper: str
-    other: str
-    other_overrides: Mapping[str, Settings] = dataclasses.field(default_factory=dict)
+    alternative: str
+    alternative_overrides: Mapping[str, Settings] = dataclasses.field(
+        default_factory=dict
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column: a dataset, and how it is used.
+    """A column of a table: a dataset.
 
     Attributes:
-      title: as in the paper.
-      config: a file of `experiments/configs`.
-      arguments, overrides: of its runs.
+      title: title in the paper.
+      config: name of a file in `experiments/configs`.
+      arguments, overrides: settings of its runs.
       metric: `accuracy`, which the paper prints in percent, or `mse`.
-      variant: another way of running it, if there is one.
+      variant: an argument with an alternative value, if any.
     """
 
     title: str
@@ -126,11 +128,11 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row: a method, and its numbers.
+    """A row of a table: a method and its numbers.
 
     Attributes:
-      group, title: as in the paper: the learner, and what is done to it.
-      learner, strategy, arguments, overrides: of its runs.
+      group, title: titles in the paper: the learner, and the strategy.
+      learner, strategy, arguments, overrides: settings of its runs.
       numbers: for each column, `57.34±1.25`, `n/a`, or `-` in a row of our own.
     """
 
@@ -152,7 +154,7 @@ def row(
     shots: int | None = None,
     overrides: Settings = (),
 ) -> Row:
-    """A row with the usual titles; `numbers` are those of all columns, with spaces."""
+    """Returns a row with default titles; `numbers` of all columns, space-separated."""
     return Row(
         group=LEARNERS[learner] + (f" ({shots}-shot)" if shots else ""),
         title=STRATEGIES[strategy] if title is None else title,
@@ -165,41 +167,44 @@ def row(
 
 
 def rows(learner: str, shots: int | None = None, **numbers: str) -> list[Row]:
-    """The rows of a learner: for each strategy its numbers."""
-    return [row(learner, *each, shots=shots) for each in numbers.items()]
+    """Returns the rows of a learner, given the numbers of each strategy."""
+    return [
+        row(learner, strategy, of_columns, shots=shots)
+        for strategy, of_columns in numbers.items()
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A number of the paper, or a place for one of ours, and the run that makes it."""
+    """A cell of a table: the paper's number, if any, and the run that reproduces it."""
 
     row: Row
     column: Column
     number: str
 
     @property
-    def is_given(self) -> bool:
-        """Whether there is something to run: all but what the paper leaves out."""
-        return self.number != NOT_GIVEN
+    def is_applicable(self) -> bool:
+        """Whether the learner applies to the dataset, so it can be run."""
+        return self.number != NOT_APPLICABLE
 
     @property
     def has_number(self) -> bool:
-        """Whether the paper has a number here."""
-        return self.number not in (NOT_GIVEN, NOT_IN_PAPER)
+        """Whether the paper has a number for this cell."""
+        return self.number not in (NOT_APPLICABLE, NOT_IN_PAPER)
 
     @property
     def mean(self) -> float:
-        """The paper's mean, as it is printed: accuracy in percent."""
+        """The paper's mean, as printed: accuracy in percent."""
         return float(self.number.partition("±")[0])
 
     @property
     def ci95(self) -> float:
-        """The half-width of the paper's interval, alike."""
+        """The half-width of the paper's 95 % interval, as printed."""
         return float(self.number.partition("±")[2])
 
     @property
     def run(self) -> Run:
-        """The paper's run."""
+        """The run with the paper's setup."""
         variant = self.column.variant
         chosen = () if variant is None else ((variant.argument, variant.paper),)
         return Run(
@@ -212,16 +217,16 @@ class Cell:
         )
 
     @property
-    def other_run(self) -> Run | None:
-        """The same in the other way, where the column has one."""
+    def alternative_run(self) -> Run | None:
+        """The run with the alternative value of the column's variant, if it has one."""
         variant = self.column.variant
         if variant is None:
             return None
-        needed = variant.other_overrides.get(self.row.strategy, ())
+        needed = variant.alternative_overrides.get(self.row.strategy, ())
         return dataclasses.replace(
             self.run,
             overrides=self.run.overrides + needed,
-            variant=((variant.argument, variant.other),),
+            variant=((variant.argument, variant.alternative),),
         )
 
 
@@ -230,10 +235,11 @@ class Table:
     """A table of results.
 
     Attributes:
-      name: on the command line.
-      labels: of the same numbers in the paper's source; the last with intervals.
-      caption: the paper's, its first sentence.
-      columns, rows: its content.
+      name: name on the command line.
+      labels: labels of tables with these numbers in the paper's source; the last one
+        has intervals.
+      caption: first sentence of the paper's caption.
+      columns, rows: datasets and methods.
     """
 
     name: str
@@ -242,7 +248,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for each in self.rows:
             if len(each.numbers) != len(self.columns):
                 raise ValueError(
@@ -251,18 +257,18 @@ class Table:
                 )
 
     def column_cells(self, column: Column) -> list[Cell]:
-        """The cells of a column, in the order of the rows."""
-        place = self.columns.index(column)
-        return [Cell(each, column, each.numbers[place]) for each in self.rows]
+        """Returns the cells of a column, in the order of the rows."""
+        index = self.columns.index(column)
+        return [Cell(each, column, each.numbers[index]) for each in self.rows]
 
     def cells(self) -> list[Cell]:
-        """All cells, column by column."""
+        """Returns all cells, column by column."""
         return [cell for column in self.columns for cell in self.column_cells(column)]
 
     def vanilla(self, cell: Cell) -> Cell | None:
-        """What a cell is compared with: the same learner as it is; None for itself.
+        """Returns the vanilla cell of the same learner; None for a vanilla cell.
 
-        If there is more than one, it is that of the same overrides.
+        Prefers the one with the same overrides.
         """
         if cell.row.strategy == "vanilla":
             return None

@@ -1,4 +1,4 @@
-"""All training classes (App. E.2), and eight of them (App. E.7)."""
+"""All training classes (App. E.2), and only eight (App. E.7)."""
 
 from experiments.paper.columns import one_and_five_shots
 from experiments.paper.tables import Table, row, rows

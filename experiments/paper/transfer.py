@@ -1,4 +1,4 @@
-"""Cross-domain adaptation (Sec. 5), and two more datasets (App. E.8)."""
+"""Cross-domain adaptation (Sec. 5), and additional datasets (App. E.8)."""
 
 from experiments.paper.columns import ENCODER, one_and_five_shots
 from experiments.paper.tables import Table, rows

@@ -1,32 +1,33 @@
-"""The paper's tables beside ours: `python -m experiments.tables --table=NAME`.
+"""The paper's tables next to our results: `python -m experiments.tables --table=NAME`.
 
 Examples, from the root of the project:
 
-  All tables, and how many of their cells have results:
+  List the tables, and how many of their cells have results:
     python -m experiments.tables --list
 
-  What would be run for a table, how far that is, and how long it will take:
+  Print the runs of a table, their status and the time they will take:
     python -m experiments.tables --table=overall_ls --dry_run --workdir=DIR
 
-  Run what is missing, three seeds each, two runs at a time; the same command goes on
-  where it was interrupted, and leaves alone what is done:
+  Run what is missing, with three seeds, two runs at a time. The same command resumes
+  interrupted runs and skips finished ones:
     python -m experiments.tables --table=overall_ls --run --seeds=3 --jobs=2 \\
       --workdir=DIR --data_dir=DATA
 
-  Only some of it: runs whose names have these words, for fewer steps; molecules without
-  those of the test sets in training:
+  Run a part of a table: only runs whose names match these words, with fewer steps, and
+  without test molecules in the training sets:
     ... --only=metabolism,protonet --steps=5000 --split=disjoint
 
-  Paper, ours and differences, from the results that there are:
+  Print the paper's numbers, ours and the differences:
     python -m experiments.tables --table=overall_ls,ablation_ls [--only=nci]
     python -m experiments.tables --all --format=latex --output=tables.tex
 
-A run is `python -m experiments.run` in a process and work directory of its own below
-`--workdir`; its output goes to `logs/` there. One that fails does not stop the others.
-Its result goes as a small JSON file into `--results`, from which tables are made; other
-steps than the paper's stand in its name, and in the tables. Huffpost is run with the
-light encoder `word_mean`, with the paper's if `--albert` names a checkpoint. Tables
-named `variations_...` are ours: one thing is changed at a time.
+Each run is a process `python -m experiments.run` with its own work directory in
+`--workdir`; its output goes to `logs/` there. A failed run does not stop the others.
+Results are stored as small JSON files in `--results`, from which the tables are
+rendered. If the number of steps is not the paper's, it is part of the result's name and
+shown in the tables. Huffpost uses the light encoder `word_mean`, or the paper's encoder
+if `--albert` is the folder of a checkpoint. The tables `variations_...` are our own:
+each row changes one setting.
 """
 
 from __future__ import annotations
@@ -38,14 +39,13 @@ import sys
 from absl import flags, logging
 
 from experiments.paper import Table
-from experiments.tables import flags as run_flags
-from experiments.tables.flags import ONLY, SEEDS, STEPS
-from experiments.tables.formats import FORMATS
-from experiments.tables.jobs import Job, nothing_named, planned
-from experiments.tables.listing import listing
-from experiments.tables.render import HOW, Renderer
-from experiments.tables.state import unprepared
-from experiments.tables.store import Results
+from experiments.tables import launch
+from experiments.tables.formats import FORMATS, pluralize
+from experiments.tables.jobs import Job, make_jobs, no_match
+from experiments.tables.launch import ONLY, SEEDS, STEPS
+from experiments.tables.render import LEGEND, Renderer
+from experiments.tables.results import Results
+from experiments.tables.status import unprepared_datasets
 from experiments.tables.variations import ALL_TABLES
 from mlti_jax._internal import command_line
 from mlti_jax._internal.checks import unknown_name
@@ -54,30 +54,32 @@ from mlti_jax._internal.progress import say
 from mlti_jax.errors import InputError
 
 flags.declare_key_flag("data_dir")
-flags.adopt_module_key_flags(run_flags)
-# Other tools have flags of these names too, for the same things.
+flags.adopt_module_key_flags(launch)
+# Other tools define flags with these names too.
 SHARED = {"allow_override": True}
 LIST = flags.DEFINE_bool("list", False, "List the tables, and exit.", **SHARED)
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Where runs leave all they make.", **SHARED
+    "workdir", None, "Folder for the work directories of all runs.", **SHARED
 )
-OUTPUT = flags.DEFINE_string("output", None, "A file to write the tables to.", **SHARED)
+OUTPUT = flags.DEFINE_string(
+    "output", None, "File to write the tables to; default: print them.", **SHARED
+)
 TABLE = flags.DEFINE_list("table", None, "Names of tables, or all.")
 ALL = flags.DEFINE_bool("all", False, "All tables.")
 SPLIT = flags.DEFINE_enum(
-    "split", "paper", ["paper", "disjoint"], "Which molecules NCI and Metabolism use."
+    "split", "paper", ["paper", "disjoint"], "Split of NCI and Metabolism."
 )
 ALBERT = flags.DEFINE_string(
-    "albert", None, "The folder of a checkpoint of ALBERT, for Huffpost."
+    "albert", None, "Folder of an ALBERT checkpoint, for Huffpost."
 )
-FORMAT = flags.DEFINE_enum("format", "markdown", list(FORMATS), "Of the tables.")
+FORMAT = flags.DEFINE_enum("format", "markdown", list(FORMATS), "Output format.")
 
 
 def chosen_tables() -> list[Table]:
-    """The tables that the flags name."""
+    """Returns the tables given with `--table` or `--all`."""
     names = ["all"] if ALL.value else TABLE.value
     if not names:
-        raise InputError("--table is missing; --list names the tables, --all takes all")
+        raise InputError("--table is missing; --list shows the tables, --all takes all")
     if "all" in names:
         return list(ALL_TABLES.values())
     for name in names:
@@ -87,8 +89,8 @@ def chosen_tables() -> list[Table]:
 
 
 def chosen_jobs(tables: list[Table], albert: pathlib.Path | None) -> list[Job]:
-    """The jobs that the flags ask for."""
-    return planned(
+    """Returns the jobs of the tables that the flags select."""
+    return make_jobs(
         [cell for table in tables for cell in table.cells()],
         seeds=SEEDS.value,
         steps=STEPS.value,
@@ -99,41 +101,80 @@ def chosen_jobs(tables: list[Table], albert: pathlib.Path | None) -> list[Job]:
 
 
 def albert_folder() -> pathlib.Path | None:
-    """Of the checkpoint, if there is one."""
+    """Returns the folder given with `--albert`."""
     folder = absolute(ALBERT.value)
     if folder is not None and not folder.is_dir():
-        raise InputError(f"--albert={folder} is no folder; it holds a checkpoint")
+        raise InputError(
+            f"--albert={folder} is not a folder; expected that of a checkpoint"
+        )
     return folder
 
 
+def listing(results: Results) -> str:
+    """Returns the tables with their captions, number of cells, and of results."""
+    width = max(map(len, ALL_TABLES)) + 2
+    lines = []
+    for table in ALL_TABLES.values():
+        applicable = [cell for cell in table.cells() if cell.is_applicable]
+        others = len(table.cells()) - len(applicable)
+        lines.append(
+            f"{table.name:{width}}{len(applicable)} cells"
+            f"{f' and {others} n/a' if others else ''}; {_count(table, results)}"
+        )
+        lines.append(f"{'':{width}}{table.caption}")
+    return "\n".join(lines)
+
+
+def _count(table: Table, results: Results) -> str:
+    """Counts the cells with results, also for the alternative setups."""
+    counts: dict[str, int] = {}
+    files = 0
+    for cell in table.cells():
+        variant = cell.column.variant
+        runs = {"": cell.run}
+        if variant is not None and cell.alternative_run is not None:
+            runs[f" with {variant.alternative}"] = cell.alternative_run
+        for setup, run in runs.items() if cell.is_applicable else ():
+            found = sum(map(len, results.by_steps(run).values()))
+            if found:
+                counts[setup] = counts.get(setup, 0) + 1
+                files += found
+    if not files:
+        return "no results"
+    text = ", ".join(f"{count}{setup}" for setup, count in sorted(counts.items()))
+    return f"results for {text} ({pluralize(files, 'run')})"
+
+
 def render(tables: list[Table], results: Results) -> None:
-    """Prints the tables, or writes them."""
-    missing = functools.partial(unprepared, data_dir=absolute(DATA_DIR.value))
-    renderer = Renderer(results, missing, STEPS.value, ONLY.value)
+    """Prints the tables, or writes them to `--output`."""
+    unprepared = functools.partial(
+        unprepared_datasets, data_dir=absolute(DATA_DIR.value)
+    )
+    renderer = Renderer(results, unprepared, STEPS.value, ONLY.value)
     reports = [report for table in tables if (report := renderer.report(table))]
     if not reports:
-        raise nothing_named(ONLY.value, tables[0].cells()[0].run.name)
-    text = FORMATS[FORMAT.value](reports, HOW)
-    if OUTPUT.value is None:
+        raise no_match(ONLY.value, tables[0].cells()[0].run.name)
+    text = FORMATS[FORMAT.value](reports, LEGEND)
+    path = absolute(OUTPUT.value)
+    if path is None:
         print(text, end="")
     else:
-        path = absolute(OUTPUT.value)
         command_line.write_output(text, path)
         say(f"wrote {path}")
 
 
 def main() -> None:
-    """Lists, plans, runs or renders."""
-    logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
+    """Lists, plans, runs or renders tables."""
+    logging.set_verbosity(logging.ERROR)  # TFDS warns about unprepared datasets.
     if LIST.value:
-        print(listing(Results(run_flags.results_folder())))
+        print(listing(Results(launch.results_folder())))
         return
     tables = chosen_tables()
-    if run_flags.is_to_run("seeds", "jobs", "split", "albert"):
+    if launch.is_requested("seeds", "jobs", "split", "albert"):
         albert = albert_folder()
-        run_flags.run_or_tell(chosen_jobs(tables, albert), WORKDIR.value, albert)
+        launch.launch(chosen_jobs(tables, albert), WORKDIR.value, albert)
     else:
-        render(tables, Results(run_flags.results_folder()))
+        render(tables, Results(launch.results_folder()))
 
 
 if __name__ == "__main__":

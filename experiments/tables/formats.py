@@ -1,4 +1,4 @@
-"""Tables of text as Markdown or LaTeX."""
+"""Write tables as Markdown or LaTeX."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LATEX = {
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """One table of text.
+    """A table of text.
 
     Attributes:
-      title: above it.
-      header: the titles of its columns.
-      lines: its cells, line by line.
+      title: heading.
+      header: titles of the columns.
+      lines: cells of each row.
     """
 
     title: str
@@ -32,12 +32,12 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Tables that belong together.
+    """A table of the paper, as one `Section` per dataset.
 
     Attributes:
-      title: their name.
-      caption: what they show.
-      sections: the tables.
+      title: name of the table.
+      caption: caption of the table.
+      sections: the parts.
     """
 
     title: str
@@ -45,19 +45,19 @@ class Report:
     sections: tuple[Section, ...]
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 seed`, `2,000 steps`."""
+def pluralize(number: int, noun: str) -> str:
+    """Formats a count: `1 seed`, `2,000 steps`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def markdown(reports: list[Report], how: str) -> str:
-    """All as Markdown.
+def markdown(reports: list[Report], legend: str) -> str:
+    """Returns tables as Markdown.
 
     Args:
-      reports: one for each table of the paper.
-      how: to read them.
+      reports: one per table of the paper.
+      legend: explanation of the columns, printed first.
     """
-    blocks = [how]
+    blocks = [legend]
     for report in reports:
         blocks += [f"## {report.title}", report.caption]
         for section in report.sections:
@@ -67,23 +67,23 @@ def markdown(reports: list[Report], how: str) -> str:
 
 
 def markdown_table(section: Section) -> str:
-    """Its lines as Markdown."""
+    """Returns one table as Markdown."""
     rule = ("---",) * len(section.header)
     lines = (section.header, rule, *section.lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def latex(reports: list[Report], how: str) -> str:
-    """All as LaTeX, to be put into a document; its first line says what that needs."""
-    blocks = [r"% Needs \usepackage{booktabs,graphicx}.", _escaped(how)]
+def latex(reports: list[Report], legend: str) -> str:
+    """Returns tables as LaTeX; the first line names the packages that it needs."""
+    blocks = [r"% Needs \usepackage{booktabs,graphicx}.", _escape(legend)]
     for report in reports:
-        blocks += [rf"\section*{{{_escaped(report.title)}}}", _escaped(report.caption)]
+        blocks += [rf"\section*{{{_escape(report.title)}}}", _escape(report.caption)]
         blocks += [_latex_table(section) for section in report.sections]
     return "\n\n".join(blocks) + "\n"
 
 
 def _latex_table(section: Section) -> str:
-    """Where it stands, and made smaller if it is wider than the text."""
+    """Returns one table, scaled down if it is wider than the text."""
     lines, group = [], None
     for line in section.lines:
         if group not in (None, line[0]):
@@ -93,7 +93,7 @@ def _latex_table(section: Section) -> str:
     return "\n".join(
         [
             r"\begin{center}",
-            rf"\textbf{{{_escaped(section.title)}}}\par\smallskip",
+            rf"\textbf{{{_escape(section.title)}}}\par\smallskip",
             r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{'l' * len(section.header)}}}",
             r"\toprule",
@@ -108,12 +108,12 @@ def _latex_table(section: Section) -> str:
 
 
 def _latex_line(cells: tuple[str, ...]) -> str:
-    return rf"{' & '.join(map(_escaped, cells))} \\"
+    return rf"{' & '.join(map(_escape, cells))} \\"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     text = "".join(LATEX.get(letter, letter) for letter in text)
-    return re.sub(r"(?<!\w)-(?=\d)", "$-$", text)  # a minus, and no hyphen
+    return re.sub(r"(?<!\w)-(?=\d)", "$-$", text)  # minus signs
 
 
 FORMATS = {"markdown": markdown, "latex": latex}

@@ -1,4 +1,4 @@
-"""From the cells of tables to jobs: what is to be run, by which command."""
+"""Jobs: the training runs that the cells of tables need, and their commands."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ml_collections import ConfigDict
 from experiments.paper import Cell, Run
 from mlti_jax.errors import InputError
 
-# Fields that name the folder of a checkpoint of ALBERT.
+# Config fields that hold the folder of an ALBERT checkpoint.
 ALBERT_FIELDS = ("backbone.albert.pretrained", "dataset.tokenizer")
 
 
 @functools.cache
-def paper_config(run: Run) -> ConfigDict:
-    """The config of a run, with the paper's steps; unknown fields are refused."""
+def load_config(run: Run) -> ConfigDict:
+    """Returns the config of a run, with its arguments and overrides applied."""
     module = importlib.import_module(f"experiments.configs.{run.config}")
     config = module.get_config(run.argument)
     config.update_from_flattened_dict(dict(run.overrides))
@@ -30,11 +30,11 @@ def paper_config(run: Run) -> ConfigDict:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run with its seed.
+    """A run with its seed and number of training steps.
 
     Attributes:
-      run: what is run.
-      seed: of initialisation and training.
+      run: config, learner, strategy and overrides.
+      seed: seed of initialization and training.
       steps: training steps.
     """
 
@@ -43,51 +43,57 @@ class Job:
     steps: int
 
     @property
-    def has_paper_steps(self) -> bool:
-        """Whether it is trained for as long as in the paper."""
-        return self.steps == paper_config(self.run).train.steps
+    def has_default_steps(self) -> bool:
+        """Whether it is trained for as many steps as its config says."""
+        return self.steps == load_config(self.run).train.steps
 
     @property
     def name(self) -> str:
-        """For files and people: `metabolism/paper-maml-mlti-steps5000-seed0`, say."""
-        steps = "" if self.has_paper_steps else f"-steps{self.steps}"
+        """Name for files and messages: `metabolism/paper-maml-mlti-steps5000-seed0`."""
+        steps = "" if self.has_default_steps else f"-steps{self.steps}"
         return f"{self.run.name}{steps}-seed{self.seed}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where jobs find and leave things.
+class Paths:
+    """Folders that jobs read from and write to.
 
     Attributes:
-      workdir: holds a work directory for each job, and `logs/`.
-      data_dir: where prepared data lives; None for the default.
-      albert: the folder of a checkpoint of ALBERT, if there is one.
+      workdir: contains a work directory per job, and `logs/`; None if nothing is run.
+      data_dir: folder of prepared datasets; None for the default.
+      albert: folder of an ALBERT checkpoint, if available.
     """
 
     workdir: pathlib.Path | None = None
     data_dir: pathlib.Path | None = None
     albert: pathlib.Path | None = None
 
-    def of(self, job: Job) -> pathlib.Path:
-        """The work directory of a job."""
-        return self.workdir / job.name
+    def work(self, job: Job) -> pathlib.Path:
+        """Returns the work directory of a job."""
+        return self._root() / job.name
 
     def log(self, job: Job) -> pathlib.Path:
-        """Where a job's output goes."""
-        return self.workdir / "logs" / f"{job.name}.txt"
+        """Returns the file with the output of a job."""
+        return self._root() / "logs" / f"{job.name}.txt"
+
+    def _root(self) -> pathlib.Path:
+        if self.workdir is None:
+            raise ValueError("no folder for work directories is given")
+        return self.workdir
 
 
-def arguments(job: Job, workdir: object, data_dir: object, albert: object) -> list[str]:
-    """What follows `python` in the command of a job.
+def command_arguments(
+    job: Job, workdir: object, data_dir: object, albert: object
+) -> list[str]:
+    """Returns the command of a job, without the leading `python`.
 
     Args:
       job: the job.
-      workdir, data_dir, albert: paths, or words in their place; no flag for
-        `data_dir=None`.
+      workdir, data_dir, albert: paths or placeholders. No `--data_dir` if it is None.
     """
     run = job.run
-    fields = [("seed", job.seed), *run.overrides]
-    if not job.has_paper_steps:
+    fields: list[tuple[str, object]] = [("seed", job.seed), *run.overrides]
+    if not job.has_default_steps:
         fields.append(("train.steps", job.steps))
     if ("encoder", "albert") in run.variant:
         fields += [(field, albert) for field in ALBERT_FIELDS]
@@ -101,13 +107,13 @@ def arguments(job: Job, workdir: object, data_dir: object, albert: object) -> li
     ]
 
 
-def command_to_type(job: Job) -> str:
-    """The command of a job, with words for the paths, quoted for a shell."""
-    words = arguments(job, workdir="DIR", data_dir="DATA", albert="ALBERT")
+def shell_command(job: Job) -> str:
+    """Returns the command of a job, quoted for a shell, with placeholders for paths."""
+    words = command_arguments(job, workdir="DIR", data_dir="DATA", albert="ALBERT")
     return shlex.join(["python", *words])
 
 
-def planned(
+def make_jobs(
     cells: Iterable[Cell],
     *,
     seeds: int,
@@ -116,42 +122,50 @@ def planned(
     albert: bool = False,
     only: Iterable[str] = (),
 ) -> list[Job]:
-    """The jobs that make cells, each once.
+    """Returns the jobs that produce the results of cells, without duplicates.
 
     Args:
-      cells: of one table or several.
-      seeds: how many seeds, from 0.
-      steps: training steps; None for the paper's.
-      disjoint: molecules with the split `disjoint` instead of the paper's.
-      albert: Huffpost with the paper's encoder instead of the light one.
-      only: words with which a part of the name must begin, each of them.
+      cells: cells of one or several tables.
+      seeds: number of seeds, from 0.
+      steps: training steps; None for those of the configs.
+      disjoint: use the split `disjoint` of NCI and Metabolism.
+      albert: use the paper's encoder for Huffpost, instead of the light one.
+      only: words; each must be the beginning of a part of the job's name.
+
+    Raises:
+      InputError: if no job matches `only`.
     """
-    other = {"split": disjoint, "encoder": not albert}
-    runs = {}
+    use_alternative = {"split": disjoint, "encoder": not albert}
+    runs: dict[Run, None] = {}
     for cell in cells:
-        if cell.is_given:
+        if cell.is_applicable:
             variant = cell.column.variant
-            is_other = variant is not None and other[variant.argument]
-            runs[cell.other_run if is_other else cell.run] = True
+            run = cell.run
+            if variant is not None and use_alternative[variant.argument]:
+                run = cell.alternative_run or run
+            runs[run] = None
     jobs = [
-        Job(run, seed, paper_config(run).train.steps if steps is None else steps)
+        Job(run, seed, load_config(run).train.steps if steps is None else steps)
         for seed in range(seeds)
         for run in runs
     ]
     found = [job for job in jobs if all(matches(job.name, word) for word in only)]
     if not found:
-        raise nothing_named(only, jobs[0].name)
+        raise no_match(only, jobs[0].name)
     return found
 
 
-def nothing_named(only: Iterable[str], example: str) -> InputError:
-    """The error for `--only` with words that no run's name has."""
+def no_match(only: Iterable[str], example: str) -> InputError:
+    """Returns the error for `--only` if no run matches."""
     return InputError(
-        f"no run's name has all of --only={','.join(only)}; names are like {example}, "
+        f"no run matches --only={','.join(only)}; a name is for example {example}, "
         "see --dry_run"
     )
 
 
 def matches(name: str, word: str) -> bool:
-    """Whether a part of a job's name begins with the word, as `anil` in no vanilla."""
+    """Whether a part of a job's name begins with the word.
+
+    Parts are separated by `/`, `_` and `-`, so `anil` does not match `vanilla`.
+    """
     return re.search(rf"(^|[/_-]){re.escape(word)}", name) is not None

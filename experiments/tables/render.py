@@ -1,4 +1,4 @@
-"""The paper's tables beside ours, from the results that there are."""
+"""Compare the paper's tables with our results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 
 from experiments.paper import Cell, Column, Run, Table
 from experiments.paper.tables import NOT_IN_PAPER
-from experiments.tables.formats import Report, Section, counted
-from experiments.tables.jobs import matches, paper_config
-from experiments.tables.state import BUILTIN
-from experiments.tables.statistics import Summary, paired, summarise
-from experiments.tables.store import BySeed, Results
+from experiments.tables.formats import Report, Section, pluralize
+from experiments.tables.jobs import load_config, matches
+from experiments.tables.results import BySeed, Results
+from experiments.tables.statistics import Summary, compare, summarize
+from experiments.tables.status import BUILTIN
 
-HOW = (
+LEGEND = (
     "Accuracy in %; MSE for Pose. Column `ours`: mean over test tasks and seeds ± 1.96 "
     "standard errors over tasks (each task averaged over seeds); in parentheses the "
     "standard deviation of the seeds' means, if there are at least two. `vs. paper`: "
@@ -26,30 +26,29 @@ HOW = (
     "many training steps. The rows of a learner show the number of steps that most of "
     "them have."
 )
-NOTHING = ""
-PAPER_STEPS = -1  # in place of their number, which differs between the rows of a table
+DEFAULT_STEPS = -1  # stands for the steps of the config, which differ between rows
 
 Shown = dict[Run, BySeed]  # results by run and seed
 
 
 @dataclasses.dataclass(frozen=True)
 class Notation:
-    """How the paper prints a metric.
+    """Number format of a metric, as in the paper.
 
     Attributes:
-      scale: what our numbers are multiplied by.
-      decimals: behind the point.
+      scale: factor applied to our values.
+      decimals: number of decimals.
     """
 
     scale: int
     decimals: int
 
     def number(self, value: float, sign: str = "") -> str:
-        """One of our numbers."""
+        """Formats one of our values."""
         return f"{self.scale * value:{sign}.{self.decimals}f}"
 
     def interval(self, mean: float, ci95: float, sign: str = "") -> str:
-        """`60.28 ± 1.00`, say; `sign="+"` for differences."""
+        """Formats a mean with its interval, as `60.28 ± 1.00`."""
         return f"{self.number(mean, sign)} ± {self.number(ci95)}"
 
 
@@ -57,14 +56,14 @@ NOTATIONS = {"accuracy": Notation(100, 2), "mse": Notation(1, 3)}
 
 
 class Renderer:
-    """Makes the text of tables.
+    """Renders the paper's tables with our results.
 
     Args:
-      results: all that there are.
+      results: our results.
       unprepared: returns the datasets of a run that are not prepared.
-      steps: only results of so many training steps; None for those that the rows of a
-        learner have in common.
-      only: words with which a part of a run's name must begin, each of them.
+      steps: show only results with this number of training steps; None for the number
+        that most rows of a learner have.
+      only: words; each must be the beginning of a part of a run's name.
     """
 
     def __init__(
@@ -73,12 +72,12 @@ class Renderer:
         unprepared: Callable[[Run], list[str]],
         steps: int | None = None,
         only: Iterable[str] = (),
-    ):
+    ) -> None:
         self._results, self._unprepared = results, unprepared
         self._steps, self._only = steps, tuple(only)
 
     def report(self, table: Table) -> Report | None:
-        """A table, with one section for each of its columns; None if it has none."""
+        """Renders a table as one section per column; None if no cell matches `only`."""
         sections = [
             self.section(table, column)
             for column in table.columns
@@ -87,85 +86,90 @@ class Renderer:
         return Report(table.name, table.caption, tuple(sections)) if sections else None
 
     def section(self, table: Table, column: Column) -> Section:
-        """One of its columns."""
+        """Renders one column of a table."""
         shown = self.shown(table, column)
         cells = self._cells(table, column)
-        has_other = any(shown.get(cell.other_run) for cell in cells if cell.is_given)
+        alternative = None
+        if column.variant is not None and any(
+            cell.alternative_run and shown.get(cell.alternative_run) for cell in cells
+        ):
+            alternative = column.variant.alternative
         header = ["", "", "paper", "ours", "vs. paper", "vs. vanilla"]
-        if has_other:
-            other = column.variant.other
-            header += [f"ours, {other}", f"vs. vanilla, {other}"]
+        if alternative:
+            header += [f"ours, {alternative}", f"vs. vanilla, {alternative}"]
         header.append("runs")
         lines = []
         for cell in cells:
             number = "" if cell.number == NOT_IN_PAPER else cell.number
             line = [cell.row.group, cell.row.title, number.replace("±", " ± ")]
-            if cell.is_given:
-                line += self._ours(table, cell, shown, has_other)
+            if cell.is_applicable:
+                line += self._ours(table, cell, shown, alternative)
             else:
                 line.append("not given in the paper")
-            lines.append((*line, *[NOTHING] * (len(header) - len(line))))
+            lines.append((*line, *[""] * (len(header) - len(line))))
         return Section(column.title, tuple(header), tuple(lines))
 
     def shown(self, table: Table, column: Column) -> Shown:
-        """The results of a column that are shown.
+        """Selects the results of a column that are shown.
 
-        The rows of a learner can be compared if they are trained for equally long:
-        those steps are shown that most of them have; of these the paper's, or the
-        most. A row that has no such result is shown with what it has.
+        Rows of a learner are comparable if they have equally many training steps. Shows
+        the number of steps that most rows have; among ties that of the config, else the
+        largest. A row without such a result shows the next best.
         """
         shown: Shown = {}
         groups: dict[tuple[str, bool], list[Run]] = {}
         for cell in table.column_cells(column):
-            for run in (cell.run, cell.other_run):
-                if run is not None and cell.is_given:
+            for run in (cell.run, cell.alternative_run):
+                if run is not None and cell.is_applicable:
                     key = (cell.row.group, run == cell.run)
                     groups.setdefault(key, []).append(run)
         for runs in groups.values():
             found = [self._by_steps(run) for run in runs]
             counts = collections.Counter(steps for by in found for steps in by)
-            order = sorted(counts, key=lambda s: (counts[s], s == PAPER_STEPS, s))
+            order = sorted(counts, key=lambda s: (counts[s], s == DEFAULT_STEPS, s))
             for run, by in zip(runs, found, strict=True):
-                best = max(by, key=order.index, default=None)
-                shown[run] = by.get(best, {})
+                shown[run] = by[max(by, key=order.index)] if by else {}
         return shown
 
     def _cells(self, table: Table, column: Column) -> list[Cell]:
-        return [cell for cell in table.column_cells(column) if self._is_wanted(cell)]
+        return [cell for cell in table.column_cells(column) if self._is_selected(cell)]
 
-    def _is_wanted(self, cell: Cell) -> bool:
-        names = [run.name for run in (cell.run, cell.other_run) if run is not None]
+    def _is_selected(self, cell: Cell) -> bool:
+        runs = (cell.run, cell.alternative_run)
+        names = [run.name for run in runs if run is not None]
         return any(all(matches(name, word) for word in self._only) for name in names)
 
     def _by_steps(self, run: Run) -> dict[int, BySeed]:
-        """A run's results by steps, with `PAPER_STEPS` for its config's own."""
+        """Results of a run by steps, with `DEFAULT_STEPS` for those of its config."""
         by_steps = self._results.by_steps(run)
         if self._steps is not None:
             by_steps = {s: found for s, found in by_steps.items() if s == self._steps}
-        own = paper_config(run).train.steps
-        return {PAPER_STEPS if s == own else s: by for s, by in by_steps.items()}
+        default = load_config(run).train.steps
+        return {DEFAULT_STEPS if s == default else s: by for s, by in by_steps.items()}
 
     def _ours(
-        self, table: Table, cell: Cell, shown: Shown, has_other: bool
+        self, table: Table, cell: Cell, shown: Shown, alternative: str | None
     ) -> list[str]:
-        """What stands beside a number of the paper."""
+        """Renders our columns of one row."""
         vanilla = table.vanilla(cell)
         found = shown[cell.run]
         line = [
             self._mean(cell, cell.run, found),
-            self._from_paper(cell, found),
-            self._from_vanilla(cell, found, vanilla and vanilla.run),
+            self._minus_paper(cell, found),
+            self._minus_vanilla(cell, found, vanilla.run if vanilla else None),
         ]
         notes = self._notes(cell.run, found)
-        if has_other:
-            run, found = cell.other_run, shown[cell.other_run]
+        run = cell.alternative_run
+        if alternative and run is not None:
+            found = shown[run]
+            baseline = vanilla.alternative_run if vanilla else None
             line += [
                 self._mean(cell, run, found),
-                self._from_vanilla(cell, found, vanilla and vanilla.other_run),
+                self._minus_vanilla(cell, found, baseline),
             ]
             own = self._notes(run, found)
             if own and own != notes:
-                notes += f"{'; ' if notes else ''}{cell.column.variant.other}: {own}"
+                notes += f"{'; ' if notes else ''}{alternative}: {own}"
         return [*line, notes]
 
     def _mean(self, cell: Cell, run: Run, found: BySeed) -> str:
@@ -176,7 +180,7 @@ class Renderer:
                 if datasets
                 else "not run"
             )
-        summary = summarise(found)
+        summary = summarize(found)
         if not isinstance(summary, Summary):
             return summary
         notation = NOTATIONS[cell.column.metric]
@@ -185,42 +189,42 @@ class Renderer:
             text += f" ({notation.number(summary.deviation)})"
         return text
 
-    def _from_paper(self, cell: Cell, found: BySeed) -> str:
-        summary = summarise(found) if found and cell.has_number else None
+    def _minus_paper(self, cell: Cell, found: BySeed) -> str:
+        summary = summarize(found) if found and cell.has_number else None
         if not isinstance(summary, Summary):
-            return NOTHING
+            return ""
         notation = NOTATIONS[cell.column.metric]
         mean, ci95 = cell.mean / notation.scale, cell.ci95 / notation.scale
         return notation.interval(
             summary.mean - mean, math.hypot(summary.ci95, ci95), sign="+"
         )
 
-    def _from_vanilla(self, cell: Cell, found: BySeed, vanilla: Run | None) -> str:
+    def _minus_vanilla(self, cell: Cell, found: BySeed, vanilla: Run | None) -> str:
         if vanilla is None or not found:
-            return NOTHING
+            return ""
         steps = next(iter(found.values()))["train_steps"]
         baseline = self._results.by_steps(vanilla).get(steps)
         if not baseline:
-            return f"vanilla not run for {counted(steps, 'step')}"
-        difference = paired(found, baseline)
+            return f"vanilla not run for {pluralize(steps, 'step')}"
+        difference = compare(found, baseline)
         if isinstance(difference, str):
             return f"not paired: {difference}"
         notation = NOTATIONS[cell.column.metric]
-        brackets = []
+        in_parentheses = []
         if difference.seeds > 1:
-            brackets.append(notation.number(difference.deviation))
+            in_parentheses.append(notation.number(difference.deviation))
         if difference.seeds < len(found):
-            brackets.append(f"{difference.seeds} of {len(found)} seeds")
+            in_parentheses.append(f"{difference.seeds} of {len(found)} seeds")
         text = notation.interval(difference.mean, difference.ci95, sign="+")
-        return f"{text} ({'; '.join(brackets)})" if brackets else text
+        return f"{text} ({'; '.join(in_parentheses)})" if in_parentheses else text
 
     def _notes(self, run: Run, found: BySeed) -> str:
-        """How many seeds, and what is not as in the paper."""
+        """Number of seeds, and deviations from the paper's setup."""
         if not found:
-            return NOTHING
-        notes = [counted(len(found), "seed")]
+            return ""
+        notes = [pluralize(len(found), "seed")]
         result = next(iter(found.values()))
-        steps = paper_config(run).train.steps
+        steps = load_config(run).train.steps
         if result["train_steps"] != steps:
             notes.append(f"{result['train_steps']:,} of {steps:,} steps")
         if result["source"] == BUILTIN:

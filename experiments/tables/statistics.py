@@ -1,4 +1,4 @@
-"""Several seeds of a run as one number, and differences on the same tasks."""
+"""Averages over seeds, and paired differences on the same test tasks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 
-from experiments.tables.store import BySeed
+from experiments.tables.results import BySeed, Result
 from mlti_jax.training import mean_and_interval, paired_difference
 
-# What two results must have in common, so that their tasks are the same.
+# Fields that are equal if two results are on the same test tasks.
 SAME_TASKS = (
     "dataset",
     "metric",
@@ -26,11 +26,11 @@ SAME_TASKS = (
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The seeds of a run together.
+    """Average over the seeds of a run.
 
     Attributes:
-      mean: over tasks and seeds.
-      ci95: half-width of the 95 % interval over tasks, of each task's mean over seeds.
+      mean: mean over tasks and seeds.
+      ci95: half-width of the 95 % interval over tasks, each averaged over seeds.
       deviation: standard deviation of the seeds' means; NaN for a single seed.
     """
 
@@ -39,8 +39,8 @@ class Summary:
     deviation: float
 
 
-def why_incomparable(results: list[dict]) -> str:
-    """In what results differ that makes their tasks differ; empty if in nothing."""
+def _task_mismatch(results: list[Result]) -> str:
+    """Names a field in which results differ so their tasks differ; else empty."""
     for field in SAME_TASKS:
         first = results[0][field]
         if any(result[field] != first for result in results):
@@ -48,10 +48,10 @@ def why_incomparable(results: list[dict]) -> str:
     return ""
 
 
-def summarise(by_seed: BySeed) -> Summary | str:
-    """The seeds of a run as one number, or why they can't be one."""
+def summarize(by_seed: BySeed) -> Summary | str:
+    """Averages over the seeds of a run, or says why they cannot be averaged."""
     results = list(by_seed.values())
-    if reason := why_incomparable(results):
+    if reason := _task_mismatch(results):
         return f"seeds with {reason}"
     values = np.array([result["per_task"] for result in results])
     mean, ci95 = mean_and_interval(values.mean(axis=0))
@@ -60,14 +60,13 @@ def summarise(by_seed: BySeed) -> Summary | str:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The seeds of a run against those of a baseline, on the same tasks.
+    """Paired difference between a run and a baseline, on the same tasks.
 
     Attributes:
-      mean: over tasks, of the difference of each task's means over the seeds that both
-        have.
-      ci95: half-width of its 95 % interval over tasks.
+      mean: mean over tasks, each averaged over the seeds that both have.
+      ci95: half-width of the 95 % interval over tasks.
       deviation: standard deviation of the seeds' differences; NaN for a single seed.
-      seeds: how many both have.
+      seeds: number of seeds that both have.
     """
 
     mean: float
@@ -76,13 +75,13 @@ class Difference:
     seeds: int
 
 
-def paired(by_seed: BySeed, baseline: BySeed) -> Difference | str:
-    """The difference from a baseline on the same tasks, or why there is none."""
+def compare(by_seed: BySeed, baseline: BySeed) -> Difference | str:
+    """Returns the paired difference to a baseline, or why they cannot be compared."""
     seeds = sorted(by_seed.keys() & baseline.keys())
     if not seeds:
         return "no seed in common"
     sides = [[side[seed] for seed in seeds] for side in (by_seed, baseline)]
-    if reason := why_incomparable(sides[0] + sides[1]):
+    if reason := _task_mismatch(sides[0] + sides[1]):
         return reason
     ours, theirs = (np.array([result["per_task"] for result in side]) for side in sides)
     mean, ci95 = paired_difference(ours.mean(axis=0), theirs.mean(axis=0))
@@ -90,5 +89,5 @@ def paired(by_seed: BySeed, baseline: BySeed) -> Difference | str:
 
 
 def _deviation(values: np.ndarray) -> float:
-    """Of the seeds' means, given `[seeds, tasks]`; NaN for a single seed."""
+    """Standard deviation of the seeds' means of `[seeds, tasks]`; NaN for one seed."""
     return float(values.mean(axis=1).std(ddof=1)) if len(values) > 1 else math.nan

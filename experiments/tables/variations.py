@@ -1,22 +1,22 @@
-"""Tables of our own: one thing changed at a time that the paper leaves open.
+"""Our own tables: vary one setting at a time that the paper does not specify.
 
-They tell what a result hangs on where it is not the paper's. What is changed is a field
-of the config; all else is as in the paper's table.
+They show which settings a result depends on. Each row overrides one config field;
+everything else is as in the paper's table.
 """
 
 from __future__ import annotations
 
 from experiments.paper import TABLES, columns
 from experiments.paper.tables import NOT_IN_PAPER, STRATEGIES, Row, Settings, Table, row
-from experiments.tables.formats import counted
+from experiments.tables.formats import pluralize
 
 SHOWN = ("vanilla", "mlti")
 FINGERPRINTS = {"path fingerprints": (("dataset.fingerprint", "path"),)}
-DRAW = {"other molecules drawn": (("dataset.seed", 1),)}
+SELECTION = {"other molecules drawn": (("dataset.seed", 1),)}
 
 
 def _steps(*numbers: int) -> dict[str, Settings]:
-    return {counted(number, "step"): (("train.steps", number),) for number in numbers}
+    return {pluralize(number, "step"): (("train.steps", number),) for number in numbers}
 
 
 def _norm(learner: str, policy: str) -> dict[str, Settings]:
@@ -25,7 +25,7 @@ def _norm(learner: str, policy: str) -> dict[str, Settings]:
 
 
 def _rows(learner: str, *variations: dict[str, Settings]) -> list[Row]:
-    """Each strategy as in the paper, then with each of the variations."""
+    """Rows of each strategy with the paper's settings, then with each variation."""
     titled = {title: changed for some in variations for title, changed in some.items()}
     return [
         row(
@@ -41,17 +41,17 @@ def _rows(learner: str, *variations: dict[str, Settings]) -> list[Row]:
 
 
 def _metabolism(learner: str, other_norm: str) -> list[Row]:
-    # The first: next to untrained; the last: the released code's.
+    # 1: almost untrained; 20,000: as in the released code.
     steps = _steps(1, 500, 2_000, 20_000)
-    return _rows(learner, steps, FINGERPRINTS, DRAW, _norm(learner, other_norm))
+    return _rows(learner, steps, FINGERPRINTS, SELECTION, _norm(learner, other_norm))
 
 
 METABOLISM = Table(
     name="variations_metabolism",
     labels=(),
     caption=(
-        "What the paper leaves open on Metabolism, one thing at a time: training "
-        "steps, fingerprints, which molecules are drawn, batch norm at test time."
+        "Settings of Metabolism that the paper does not specify, one at a time: "
+        "training steps, fingerprints, selection of molecules, batch norm at test time."
     ),
     columns=(columns.METABOLISM,),
     rows=(
@@ -63,14 +63,14 @@ NCI = Table(
     name="variations_nci",
     labels=(),
     caption=(
-        "What the paper leaves open on NCI, one thing at a time: training steps, "
-        "fingerprints, which molecules are drawn."
+        "Settings of NCI that the paper does not specify, one at a time: training "
+        "steps, fingerprints, selection of molecules."
     ),
     columns=(columns.NCI,),
     rows=tuple(
         each
         for learner in ("protonet", "maml")
-        for each in _rows(learner, _steps(1, 500), FINGERPRINTS, DRAW)
+        for each in _rows(learner, _steps(1, 500), FINGERPRINTS, SELECTION)
     ),
 )
 

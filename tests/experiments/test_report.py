@@ -7,11 +7,11 @@ import pytest
 
 from experiments import report
 from experiments.tables.jobs import Job
-from experiments.tables.store import FOLDER, Results, existing_folder, record
+from experiments.tables.results import FOLDER, Results, existing_folder, record
 from mlti_jax.errors import InputError
 from tests.support.figure_cases import MAML, PROTONET, leave_result
 from tests.support.table_cells import find_cell
-from tests.support.table_files import leave_run
+from tests.support.table_files import write_run
 
 METABOLISM = ("overall_ls", "Metabolism (5-shot)", "MAML")
 
@@ -19,11 +19,11 @@ METABOLISM = ("overall_ls", "Metabolism (5-shot)", "MAML")
 def keep(folder, title, seed, per_task):
     run = find_cell(*METABOLISM, title).run
     workdir = folder.parent / f"{title}{seed}"
-    leave_run(workdir, seed, 10_000, per_task, strategy=run.strategy)
+    write_run(workdir, seed, 10_000, per_task, strategy=run.strategy)
     record(folder, Job(run, seed, 10_000), workdir)
 
 
-def test_only_what_has_results_is_shown_with_its_commands(tmp_path):
+def test_tables_with_results_are_shown_with_their_runs(tmp_path):
     folder = tmp_path / "results"
     for seed in (0, 1):
         keep(folder, "Vanilla", seed, (0.5, 0.5, 0.25, 0.75))
@@ -47,8 +47,8 @@ def test_only_what_has_results_is_shown_with_its_commands(tmp_path):
     assert "## Figures" not in page
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is no folder of results"):
+def test_missing_folder_raises(tmp_path):
+    with pytest.raises(InputError, match="is not a folder of results"):
         existing_folder(str(tmp_path / "absent"))
 
 
@@ -63,7 +63,7 @@ def test_figures_have_captions_and_commands(tmp_path):
     assert parts[4] == "![tsne_isic](figures/tsne_isic.png)"
 
 
-def test_a_figure_of_task_numbers_lists_the_runs_of_its_points(tmp_path):
+def test_figure_of_task_numbers_lists_the_runs_of_its_points(tmp_path):
     for number in (16, 24):
         leave_result(tmp_path, PROTONET, "vanilla", number)
     (tmp_path / "task_numbers_rainbow_mnist.png").write_bytes(b"")
@@ -109,7 +109,7 @@ def test_tables_of_the_theory(tmp_path):
     assert re.search(r"pixels +1\.00 +2\.00 +3\.00 +6\.00 +4\.00 +5\.00 +1/7", text)
 
 
-def test_curves_are_drawn_and_single_points_are_not(tmp_path, monkeypatch):
+def test_only_curves_with_two_or_more_points_are_drawn(tmp_path, monkeypatch):
     folder, drawn = tmp_path / "results", []
     monkeypatch.setattr(
         report.task_numbers, "draw", lambda figure, *_: drawn.append(figure)

@@ -1,4 +1,4 @@
-"""Small runs, results and data for the tests of figures."""
+"""Small configs, results and data for the tests of figures."""
 
 import matplotlib.image
 import numpy as np
@@ -7,40 +7,40 @@ import pytest
 from experiments.configs import rainbow_mnist, tabula_muris
 from experiments.figures import task_numbers
 from experiments.figures.task_numbers import Panel
-from experiments.tables.jobs import Job, Place
-from experiments.tables.store import record
+from experiments.tables.jobs import Job, Paths
+from experiments.tables.results import record
 from mlti_jax.data import ClassPool, Splits
-from tests.support.table_files import leave_run
+from tests.support.table_files import write_run
 
 RAINBOW = next(f for f in task_numbers.FIGURES if f.name == "rainbow_mnist")
 MAML, PROTONET = RAINBOW.panels
 
 
 def assert_drawn(path):
-    """Something is drawn, and it is legible at the width of a column."""
-    picture = matplotlib.image.imread(path)
-    assert picture.shape[1] == pytest.approx(5.2 * 200, abs=2)
-    assert picture.shape[0] > 300
-    assert picture[..., :3].std() > 0.05
+    """Checks that an image has the width of a column and is not blank."""
+    image = matplotlib.image.imread(path)
+    assert image.shape[1] == pytest.approx(5.2 * 200, abs=2)
+    assert image.shape[0] > 300
+    assert image[..., :3].std() > 0.05
 
 
 def leave_result(tmp_path, panel: Panel, strategy: str, number: int, **options):
-    """A file of results as a run of this point leaves it."""
+    """Records the result of a point of a figure."""
     job = Job(
         panel.run(strategy, number), options.pop("seed", 0), options.pop("steps", 10)
     )
-    place = Place(tmp_path / "runs")
+    paths = Paths(tmp_path / "runs")
     checksums = {"train": number, "test": options.pop("test", 7)}
     source = options.pop("source", None)
-    leave_run(
-        place.of(job),
+    write_run(
+        paths.work(job),
         job.seed,
         job.steps,
         checksums=checksums,
         source=source,
         **options,
     )
-    record(tmp_path / "results", job, place.of(job))
+    record(tmp_path / "results", job, paths.work(job))
 
 
 def small_config(learner="protonet", strategy="mlti", **changes):
@@ -52,7 +52,7 @@ def small_config(learner="protonet", strategy="mlti", **changes):
 
 
 def vectors(validation=False):
-    """A dataset of vectors of zeros and ones."""
+    """Returns a dataset of binary vectors."""
     rng = np.random.default_rng(0)
     x = (rng.random((3 * 8, 40)) < 0.3).astype(np.float32)
     pool = ClassPool.from_arrays(x, np.repeat(np.arange(3), 8))

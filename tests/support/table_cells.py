@@ -1,4 +1,4 @@
-"""Cells of the paper's tables, found by their titles."""
+"""Find cells of the paper's tables by their titles."""
 
 from experiments.paper import TABLES, Cell
 

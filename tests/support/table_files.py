@@ -1,7 +1,7 @@
-"""Work directories as runs leave them, and a stand-in for a run that leaves one.
+"""Write the work directory of a run, and a fake run that does so.
 
-As a program: `table_files.py BEHAVIOUR WORKDIR SEED STEPS`. It needs no more than
-Python, so that it starts at once.
+As a program: `table_files.py BEHAVIOR WORKDIR SEED STEPS`. It imports only the standard
+library, to start fast.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import time
 PER_TASK = (0.5, 0.75, 1.0, 0.75)
 
 
-def leave_run(workdir, seed=0, steps=10, per_task=PER_TASK, **changes) -> None:
-    """Makes what a finished run leaves; `changes` are fields of its result."""
+def write_run(workdir, seed=0, steps=10, per_task=PER_TASK, **changes) -> None:
+    """Writes the work directory of a finished run; `changes` are result fields."""
     workdir = pathlib.Path(workdir)
     checksums = changes.pop("checksums", {"train": 1, "test": 2})
     eval_seed = changes.pop("eval_seed", 0)
-    leave_start(workdir, eval_seed=eval_seed, checksums=checksums)
+    write_start(workdir, eval_seed=eval_seed, checksums=checksums)
     result = {
         "dataset": "metabolism",
         "learner": "maml",
@@ -41,8 +41,8 @@ def leave_run(workdir, seed=0, steps=10, per_task=PER_TASK, **changes) -> None:
     (workdir / "results.json").write_text(json.dumps(result | changes))
 
 
-def leave_start(workdir: pathlib.Path, step=0, eval_seed=0, checksums=None) -> None:
-    """Makes what a run leaves that was interrupted after some steps."""
+def write_start(workdir: pathlib.Path, step=0, eval_seed=0, checksums=None) -> None:
+    """Writes the work directory of a run that was interrupted at a step."""
     (workdir / "checkpoints" / "last" / str(step)).mkdir(parents=True, exist_ok=True)
     config = {"eval": {"seed": eval_seed}, "data": {"checksums": checksums}}
     (workdir / "config.json").write_text(json.dumps(config))
@@ -55,22 +55,22 @@ def leave_start(workdir: pathlib.Path, step=0, eval_seed=0, checksums=None) -> N
     (workdir / "metrics.jsonl").write_text(text)
 
 
-def main(behaviour: str, workdir: str, seed: str, steps: str) -> int:
-    """Finishes, fails, waits for Ctrl-C, or does nothing."""
-    if behaviour == "finish":
-        leave_run(workdir, int(seed), int(steps))
-    if behaviour == "fail":
+def main(behavior: str, workdir: str, seed: str, steps: str) -> int:
+    """Finishes, fails, waits for SIGINT, or does nothing."""
+    if behavior == "finish":
+        write_run(workdir, int(seed), int(steps))
+    if behavior == "fail":
         print("\n".join(f"line {n}" for n in range(30)))
         print("error: this one fails", file=sys.stderr)
         return 2
-    if behaviour == "wait":
+    if behavior == "wait":
         signals = []
         signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
-        leave_start(pathlib.Path(workdir))
+        write_start(pathlib.Path(workdir))
         while not signals:
             time.sleep(0.01)
-        time.sleep(0.3)  # a second signal would come in this time
-        leave_start(pathlib.Path(workdir), step=7)
+        time.sleep(0.3)  # a second signal would arrive in this time
+        write_start(pathlib.Path(workdir), step=7)
         return 130 if len(signals) == 1 else 1
     return 0
 

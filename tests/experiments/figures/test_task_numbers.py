@@ -8,8 +8,8 @@ import pytest
 from experiments.figures import task_numbers
 from experiments.figures.task_numbers import SHOWN
 from experiments.paper import TABLES
-from experiments.tables.jobs import paper_config, planned
-from experiments.tables.store import Results
+from experiments.tables.jobs import load_config, make_jobs
+from experiments.tables.results import Results
 from mlti_jax.data.builders import dermnet, mini_imagenet
 from mlti_jax.data.builders import rainbow_mnist as rainbow_builder
 from tests.support.figure_cases import (
@@ -30,20 +30,23 @@ def test_axes_begin_with_the_config_and_end_with_all_that_the_paper_lists():
     shots = {2: 5, 4: 1, 5: 1}
     for figure in task_numbers.FIGURES:
         for panel in figure.panels:
-            config = paper_config(panel.run("vanilla", panel.numbers[0]))
+            config = load_config(panel.run("vanilla", panel.numbers[0]))
             assert config.dataset.train_classes == panel.numbers[0]
             assert config.task.shots == shots[figure.number]
             assert panel.numbers[-1] == last[panel.config]
             assert list(panel.numbers) == sorted(set(panel.numbers))
             for number in panel.numbers:
-                config = paper_config(panel.run("mlti", number))
+                config = load_config(panel.run("mlti", number))
                 assert config.dataset.train_classes == number
                 assert config.learner.name == panel.learner
 
 
 def test_points_that_stand_in_tables_too_are_the_same_runs():
     in_tables = {
-        cell.run for table in TABLES.values() for cell in table.cells() if cell.is_given
+        cell.run
+        for table in TABLES.values()
+        for cell in table.cells()
+        if cell.is_applicable
     }
     for figure in task_numbers.FIGURES:
         for panel in figure.panels:
@@ -56,9 +59,9 @@ def test_points_that_stand_in_tables_too_are_the_same_runs():
 
 def test_all_points_are_planned_once():
     cells = [c for figure in task_numbers.FIGURES for c in figure.cells()]
-    jobs = planned(cells, seeds=2)
+    jobs = make_jobs(cells, seeds=2)
     assert len(jobs) == len({job.name for job in jobs}) == 2 * (40 + 32 + 40)
-    few = planned(cells, seeds=1, steps=7, only=["rainbow", "maml", "cross"])
+    few = make_jobs(cells, seeds=1, steps=7, only=["rainbow", "maml", "cross"])
     assert [job.name for job in few] == [
         "rainbow_mnist/maml-cross-steps7-seed0",
         "rainbow_mnist/maml-cross-train_classes24-steps7-seed0",

@@ -1,4 +1,4 @@
-"""The paper's tables: their numbers and their runs."""
+"""The paper's tables: numbers and runs."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from experiments import cli, run
 from experiments.paper import TABLES, Run
-from experiments.tables.jobs import Job, arguments, command_to_type, paper_config
+from experiments.tables.jobs import Job, command_arguments, load_config, shell_command
 from mlti_jax.errors import InputError
 from mlti_jax.strategies import check_applicable
 from tests.support.cli import ROOT, reset_flags
@@ -16,7 +16,7 @@ from tests.support.table_cells import find_cell
 
 def all_runs() -> list[Run]:
     cells = [cell for table in TABLES.values() for cell in table.cells()]
-    pairs = [(cell.run, cell.other_run) for cell in cells if cell.is_given]
+    pairs = [(cell.run, cell.alternative_run) for cell in cells if cell.is_applicable]
     return list(dict.fromkeys(each for pair in pairs for each in pair if each))
 
 
@@ -61,24 +61,24 @@ def all_runs() -> list[Run]:
         (("additional_datasets", "Huffpost, 5-shot", "MAML", "TAML"), 50.89, 0.88),
     ],
 )
-def test_numbers_are_the_papers(place, mean, ci95):
+def test_numbers_match_the_paper(place, mean, ci95):
     cell = find_cell(*place)
     assert (cell.mean, cell.ci95) == (mean, ci95)
 
 
-def test_what_the_paper_does_not_give():
+def test_cells_that_are_not_applicable():
     absent = [
         (cell.column.config, cell.row.learner)
         for table in TABLES.values()
         for cell in table.cells()
-        if not cell.is_given
+        if not cell.is_applicable
     ]
     assert set(absent) == {("pose", "protonet"), ("pose", "matchingnet")}
     assert len(absent) == 4 + 4 + 2
 
 
 def tex_numbers(tex: str, label: str) -> list[list[str]]:
-    """The numbers of each line of a table, as `mean±ci95` or `n/a`."""
+    """Returns the numbers of each line of a table, as `mean±ci95` or `n/a`."""
     body = tex.partition(rf"\label{{tab:{label}}}")[2].partition(r"\end{tabular}")[0]
     body = re.sub(r"\\textbf\{([^}]*)\}", r"\1", body).replace(r"\%", "")
     body = re.sub(r"\s*\$\\pm\$\s*", "±", body)
@@ -87,10 +87,10 @@ def tex_numbers(tex: str, label: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_numbers_stand_in_the_papers_source(name, raw_dir):
+def test_numbers_match_the_papers_source(name, raw_dir):
     path = raw_dir.parent / "paper" / "mlti.tex"
     if not path.exists():
-        pytest.skip("the paper's source is not here")
+        pytest.skip("the paper's source is not available")
     tex = re.sub(r"(?m)^%.*", "", path.read_text())
     table = TABLES[name]
     assert [list(row.numbers) for row in table.rows] == tex_numbers(
@@ -105,10 +105,10 @@ def test_numbers_stand_in_the_papers_source(name, raw_dir):
     assert table.caption.rstrip(".") in plain
 
 
-def test_all_tables_of_results_are_there(raw_dir):
+def test_no_table_of_results_is_missing(raw_dir):
     path = raw_dir.parent / "paper" / "mlti.tex"
     if not path.exists():
-        pytest.skip("the paper's source is not here")
+        pytest.skip("the paper's source is not available")
     tex = re.sub(r"(?m)^%.*", "", path.read_text())
     labels = set(re.findall(r"\\label\{tab:(\w+)\}", tex))
     ours = {label for table in TABLES.values() for label in table.labels}
@@ -119,25 +119,25 @@ def test_all_tables_of_results_are_there(raw_dir):
 # ------------------------------------------------------------------- their runs
 
 
-def test_every_run_has_a_config_that_its_learner_fits():
+def test_every_run_has_a_valid_config():
     runs = all_runs()
     assert len({each.name for each in runs}) == len(runs)
     for each in runs:
-        config = paper_config(each)
+        config = load_config(each)
         assert config.learner.name == each.learner
         assert config.strategy.name == each.strategy
         check_applicable(each.strategy, each.learner)
 
 
-def test_a_field_that_there_is_not_is_refused():
+def test_unknown_fields_and_arguments_raise():
     with pytest.raises(KeyError, match="layerz"):
-        paper_config(Run("nci", "maml", "mlti", overrides=(("train.layerz", 1),)))
+        load_config(Run("nci", "maml", "mlti", overrides=(("train.layerz", 1),)))
     with pytest.raises(InputError, match="unknown config argument 'shotz'"):
-        paper_config(Run("isic", "maml", "mlti", arguments=(("shotz", 1),)))
+        load_config(Run("isic", "maml", "mlti", arguments=(("shotz", 1),)))
 
 
-def test_commands_make_the_configs(monkeypatch):
-    """As the command line reads them, for one run of each kind."""
+def test_commands_produce_the_configs(monkeypatch):
+    """Parses the command of one run of each kind."""
     kinds = {
         (each.config, each.variant, tuple(dict(each.arguments)), each.overrides): each
         for each in all_runs()
@@ -150,11 +150,11 @@ def test_commands_make_the_configs(monkeypatch):
     monkeypatch.setattr(run, "summary", lambda result: "")
     monkeypatch.setattr(run.parallel, "use_all_cores", lambda: None)
     for each in kinds.values():
-        argv = arguments(Job(each, 3, 77), "work", "data", "albert")[1:]
+        argv = command_arguments(Job(each, 3, 77), "work", "data", "albert")[1:]
         monkeypatch.setattr(sys, "argv", [*argv, "--config.compilation_cache=off"])
         reset_flags()
         assert cli.run(run.main, run.__doc__) == 0
-        expected = paper_config(each).copy_and_resolve_references()
+        expected = load_config(each).copy_and_resolve_references()
         with expected.unlocked():
             expected.seed, expected.train.steps = 3, 77
             expected.compilation_cache = "off"
@@ -164,11 +164,11 @@ def test_commands_make_the_configs(monkeypatch):
         assert read[-1].to_dict() == expected.to_dict()
 
 
-def test_a_command_with_brackets_is_quoted():
+def test_command_with_parentheses_is_quoted():
     cell = find_cell(
         "interpolation_layers", "Metabolism (5-shot)", "ProtoNet", "Layer 0"
     )
-    assert "'--config.interpolation.layers=(0,)'" in command_to_type(
+    assert "'--config.interpolation.layers=(0,)'" in shell_command(
         Job(cell.run, 0, 10_000)
     )
 
@@ -199,8 +199,8 @@ def test_a_command_with_brackets_is_quoted():
         (("overall_ls", "RMNIST (1-shot)", "ProtoNet", "MLTI"), "steps", 30_000),
     ],
 )
-def test_runs_are_what_the_papers_text_says(place, field, value):
-    config = paper_config(find_cell(*place).run)
+def test_runs_match_the_papers_text(place, field, value):
+    config = load_config(find_cell(*place).run)
     found = {
         "classes": config.dataset.get("train_classes"),
         "shots": config.task.shots,
@@ -224,5 +224,5 @@ def test_vanilla_rows():
                 continue
             assert vanilla.run.strategy == "vanilla"
             assert vanilla.run.learner == cell.run.learner
-            assert paper_config(vanilla.run).task == paper_config(cell.run).task
-            assert paper_config(vanilla.run).dataset == paper_config(cell.run).dataset
+            assert load_config(vanilla.run).task == load_config(cell.run).task
+            assert load_config(vanilla.run).dataset == load_config(cell.run).dataset

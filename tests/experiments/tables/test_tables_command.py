@@ -1,4 +1,4 @@
-"""The command that makes the tables."""
+"""The command `experiments.tables`."""
 
 import re
 
@@ -19,7 +19,7 @@ def cli(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "--table is missing; --list names the tables"),
+        ([], "--table is missing; --list shows the tables"),
         (["--table=overal"], "unknown table 'overal'; choose one of: .*overall_ls"),
         (["--table=overall_ls,nls"], "unknown table 'nls'"),
         (["--table=overall_ls", "--format=html"], "format.*markdown.*latex"),
@@ -32,15 +32,15 @@ def cli(monkeypatch, capsys, tmp_path):
         (["--table=overall_ls", "--run", "--dry_run"], "exclude each other"),
         (
             ["--table=overall_ls", "--dry_run", "--only=mamml"],
-            "no run's name has.*mamml",
+            "no run matches.*mamml",
         ),
         (["overall_ls"], "unexpected argument 'overall_ls'"),
-        (["--table=overall_ls", "--only=mamml"], "no run's name has.*mamml"),
-        (["--table=overall_ls", "--seeds=3"], "--seeds says what is run; it goes with"),
-        (["--table=overall_ls", "--albert=A"], "--albert says what is run"),
-        (["--table=overall_ls", "--dry_run", "--albert=/no"], "--albert=/no is no fol"),
-        (["--table=overall_ls", "--results=/no"], "--results=/no is no folder of res"),
-        (["--list", "--results=/no"], "--results=/no is no folder of results"),
+        (["--table=overall_ls", "--only=mamml"], "no run matches.*mamml"),
+        (["--table=overall_ls", "--seeds=3"], "--seeds requires --run or --dry_run"),
+        (["--table=overall_ls", "--albert=A"], "--albert requires --run"),
+        (["--table=overall_ls", "--dry_run", "--albert=/no"], "--albert=/no is not a "),
+        (["--table=overall_ls", "--results=/no"], "--results=/no is not a folder"),
+        (["--list", "--results=/no"], "--results=/no is not a folder of results"),
         (["--table=overall_ls", "--output=/no/x.md"], "the folder /no does not exist"),
         (["--table=overall_ls", "--output=/tmp"], "--output=/tmp is a directory"),
         (
@@ -49,7 +49,7 @@ def cli(monkeypatch, capsys, tmp_path):
         ),
     ],
 )
-def test_wrong_flags_are_one_line(cli, args, message):
+def test_invalid_flags_are_reported_in_one_line(cli, args, message):
     code, printed = cli(*args)
     assert code == 2
     assert re.match(f"error: .*{message}", printed.err)

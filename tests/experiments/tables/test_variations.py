@@ -1,29 +1,29 @@
-"""Tables of our own beside the paper's."""
+"""Our own tables, which vary one setting at a time."""
 
 import pytest
 
 from experiments.paper import TABLES
 from experiments.tables import variations
 from experiments.tables.formats import markdown
-from experiments.tables.jobs import Job, command_to_type, paper_config, planned
+from experiments.tables.jobs import Job, load_config, make_jobs, shell_command
 from experiments.tables.render import Renderer
-from experiments.tables.store import Results, record
+from experiments.tables.results import Results, record
 from experiments.tables.variations import ALL_TABLES, METABOLISM, OURS
-from tests.support.table_files import leave_run
+from tests.support.table_files import write_run
 
 PER_TASK = (0.5, 0.6, 0.7, 0.8)
 CELLS = {(cell.row.group, cell.row.title): cell for cell in METABOLISM.cells()}
 
 
-def test_they_come_after_the_papers():
+def test_order_of_tables():
     assert list(ALL_TABLES)[: len(TABLES)] == list(TABLES)
     assert not set(TABLES) & set(OURS)
 
 
 @pytest.mark.parametrize("table", OURS.values(), ids=list(OURS))
-def test_rows_change_one_thing(table):
+def test_rows_change_one_setting(table):
     base = {
-        cell.row.learner: paper_config(cell.run).to_dict()
+        cell.row.learner: load_config(cell.run).to_dict()
         for cell in table.cells()
         if cell.row.title == "MLTI"
     }
@@ -37,7 +37,7 @@ def test_rows_change_one_thing(table):
 
 
 @pytest.mark.parametrize("learner", ["ProtoNet", "MAML"])
-def test_vanilla_is_that_of_the_same_variation(learner):
+def test_vanilla_has_the_same_variation(learner):
     plain = METABOLISM.vanilla(CELLS[learner, "MLTI"])
     other = METABOLISM.vanilla(CELLS[learner, "MLTI, path fingerprints"])
     assert plain == CELLS[learner, "Vanilla"]
@@ -45,40 +45,40 @@ def test_vanilla_is_that_of_the_same_variation(learner):
 
 
 @pytest.mark.parametrize("table", OURS.values(), ids=list(OURS))
-def test_plain_rows_are_the_papers_runs(table):
+def test_rows_without_variation_are_the_papers_runs(table):
     ours = {cell.run for cell in table.cells() if cell.row.title == "MLTI"}
     assert len(ours) == 2
     assert ours <= {cell.run for cell in TABLES["overall_ls"].cells()}
 
 
-def test_steps_of_a_row_are_its_own():
+def test_steps_of_a_row():
     run = CELLS["ProtoNet", "MLTI, 500 steps"].run
-    (job,) = planned([CELLS["ProtoNet", "MLTI, 500 steps"]], seeds=1)
+    (job,) = make_jobs([CELLS["ProtoNet", "MLTI, 500 steps"]], seeds=1)
     assert job == Job(run, 0, 500)
     assert job.name == "metabolism/paper-protonet-mlti-for500-seed0"
-    assert command_to_type(job).count("train.steps") == 1
-    # Apart from the paper's run that the command line has cut.
+    assert shell_command(job).count("train.steps") == 1
+    # Different from the paper's run with fewer steps from the command line.
     cut = Job(CELLS["ProtoNet", "MLTI"].run, 0, 500)
     assert cut.name != job.name
 
 
 @pytest.mark.parametrize("table", OURS.values(), ids=list(OURS))
-def test_names_differ(table):
+def test_names_are_unique(table):
     cells = table.cells()
-    names = [job.name for job in planned(cells, seeds=2)]
+    names = [job.name for job in make_jobs(cells, seeds=2)]
     assert len(set(names)) == 2 * len(cells)
     dataset = table.columns[0].config
     assert f"{dataset}/paper-maml-mlti-drawn1-seed0" in names
 
 
-def test_there_is_no_number_of_the_paper(tmp_path):
+def test_rows_have_no_number_of_the_paper(tmp_path):
     for title in ("Vanilla", "MLTI", "Vanilla, 500 steps", "MLTI, 500 steps"):
         cell = CELLS["MAML", title]
-        assert cell.is_given
+        assert cell.is_applicable
         assert not cell.has_number
-        (job,) = planned([cell], seeds=1)
+        (job,) = make_jobs([cell], seeds=1)
         per_task = tuple(x + 0.1 * ("500" in title) for x in PER_TASK)
-        leave_run(tmp_path / "work", 0, job.steps, per_task)
+        write_run(tmp_path / "work", 0, job.steps, per_task)
         record(tmp_path / "results", job, tmp_path / "work")
     renderer = Renderer(Results(tmp_path / "results"), lambda run: [])
     lines = markdown([renderer.report(variations.METABOLISM)], "").splitlines()

@@ -1,0 +1,110 @@
+"""Flags and actions of the tools that run many jobs: `--run` and `--dry_run`.
+
+Shared by `experiments.tables` and `experiments.figures`.
+"""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+
+from absl import flags
+
+from experiments.tables.formats import pluralize
+from experiments.tables.jobs import Job, Paths
+from experiments.tables.results import FOLDER, Results, existing_folder
+from experiments.tables.runner import Runner
+from experiments.tables.status import (
+    DONE,
+    NO_DATA,
+    format_left,
+    job_status,
+    seconds_left,
+)
+from mlti_jax._internal.command_line import DATA_DIR, absolute
+from mlti_jax._internal.progress import format_seconds
+from mlti_jax.errors import InputError
+
+RESULTS = flags.DEFINE_string(
+    "results",
+    str(FOLDER),
+    "Folder of the results.",
+    allow_override=True,  # `experiments.report` defines it too.
+)
+DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would be run, and exit.")
+RUN = flags.DEFINE_bool("run", False, "Run what is missing.")
+SEEDS = flags.DEFINE_integer("seeds", 1, "Number of seeds, from 0.", lower_bound=1)
+STEPS = flags.DEFINE_integer(
+    "steps", None, "Training steps; default: those of the paper.", lower_bound=1
+)
+ONLY = flags.DEFINE_list("only", [], "Beginnings of parts of a run's name.")
+JOBS = flags.DEFINE_integer("jobs", 1, "Number of parallel runs.", lower_bound=1)
+
+
+def results_folder() -> pathlib.Path:
+    """Returns the folder given with `--results`. It must exist, except for `--run`."""
+    if RUN.value or DRY_RUN.value:
+        return absolute(RESULTS.value)
+    return existing_folder(RESULTS.value)
+
+
+def is_requested(*run_only_flags: str) -> bool:
+    """Whether `--run` or `--dry_run` is given.
+
+    Args:
+      *run_only_flags: names of flags that are invalid without either.
+
+    Raises:
+      InputError: if both are given, or a run-only flag without either.
+    """
+    if RUN.value and DRY_RUN.value:
+        raise InputError("--run and --dry_run exclude each other; choose one")
+    if RUN.value or DRY_RUN.value:
+        return True
+    for name in run_only_flags:
+        if flags.FLAGS[name].present:
+            raise InputError(f"--{name} requires --run or --dry_run")
+    return False
+
+
+def launch(
+    jobs: list[Job], workdir: str | None, albert: pathlib.Path | None = None
+) -> None:
+    """Runs the jobs that have no result (`--run`), or prints them (`--dry_run`)."""
+    paths = Paths(absolute(workdir), absolute(DATA_DIR.value), albert)
+    folder = results_folder()
+    if DRY_RUN.value:
+        print(dry_run(jobs, Results(folder), paths, JOBS.value))
+    elif paths.workdir is None:
+        raise InputError("--run needs --workdir=DIR, the folder for work directories")
+    elif paths.workdir.exists() and not paths.workdir.is_dir():
+        raise InputError(f"--workdir={paths.workdir} is a file, not a directory")
+    else:
+        Runner(jobs, paths, folder, JOBS.value).run()
+
+
+def dry_run(jobs: list[Job], results: Results, paths: Paths, at_once: int) -> str:
+    """Returns a line per job: config, overrides, seed, steps, status, time left."""
+    lines: list[str] = []
+    left: list[float | None] = []
+    counts: collections.Counter[str] = collections.Counter()
+    for job in jobs:
+        status = job_status(job, results, paths)
+        counts[status.kind] += 1
+        parts = [
+            f"{job.run.config}.py:{job.run.argument}",
+            *(f"{field}={value}" for field, value in job.run.overrides),
+            f"seed {job.seed}",
+            f"{job.steps:,} steps",
+            str(status),
+        ]
+        if status.kind != DONE:
+            seconds = seconds_left(job, status.step, results)
+            if status.kind != NO_DATA:
+                left.append(seconds)
+            parts.append("unknown time" if seconds is None else format_seconds(seconds))
+        lines.append("  ".join(parts))
+    summary = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    runs = pluralize(len(jobs), "run")
+    lines.append(f"{runs}: {summary}; {format_left(left, at_once)} left")
+    return "\n".join(lines)

@@ -1,0 +1,250 @@
+"""Results of runs as small JSON files, one per run: `experiments/results/`.
+
+A file contains the run's `results.json`, and what is needed to reproduce it and to
+compare it with others: command, settings, package versions, checksums of the data and
+training speed. Tables are rendered from these files only.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jaxlib
+from ml_collections import ConfigDict
+
+import mlti_jax
+from experiments.paper import Run
+from experiments.tables.jobs import ALBERT_FIELDS, Job, load_config, shell_command
+from mlti_jax._internal.command_line import absolute
+from mlti_jax._internal.progress import say
+from mlti_jax.errors import InputError
+from mlti_jax.training import _metrics as metrics
+from mlti_jax.training._workdir import read_json, write_json
+
+FOLDER = pathlib.Path(__file__).parents[1] / "results"
+DECIMALS = 5  # of the metric of a single task
+REQUIRED = frozenset(
+    [
+        "config",
+        "arguments",
+        "overrides",
+        "command",
+        "dataset",
+        "learner",
+        "strategy",
+        "backbone",
+        "ways",
+        "shots",
+        "queries",
+        "seed",
+        "metric",
+        "source",
+        "train_steps",
+        "num_tasks",
+        "eval_seed",
+        "checksums",
+        "per_task",
+    ]
+)
+# Sections of the config of which only the chosen entry affects the result.
+FAMILIES = ("backbone", "learner", "strategy")
+# Fields of the config that do not affect the result, are paths, or are recorded
+# separately.
+IGNORED_FIELDS = (
+    "seed",
+    "compilation_cache",
+    "data",
+    "train.steps",
+    "train.log_every",
+    "train.checkpoint_every",
+    "train.devices",
+    "train.tasks_per_pass",
+    "eval.seed",
+    "eval.tasks_per_pass",
+    *ALBERT_FIELDS,
+)
+
+Result = dict[str, Any]
+BySeed = dict[int, Result]  # results of one run, by seed
+Key = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
+# ------------------------------------------------------------------------ recording
+
+
+def result_path(folder: pathlib.Path, job: Job) -> pathlib.Path:
+    """Returns the file of a job's result."""
+    return folder / f"{job.name}.json"
+
+
+def record(folder: pathlib.Path, job: Job, workdir: pathlib.Path) -> Result:
+    """Writes the result of a finished job, from its work directory, and returns it."""
+    result = read_json(workdir / "results.json")
+    config = read_json(workdir / "config.json")
+    per_task = [round(value, DECIMALS) for value in result.pop("per_task")]
+    run = job.run
+    recorded = {
+        "config": run.config,
+        "arguments": run.argument,
+        "overrides": {field: str(value) for field, value in run.overrides},
+        "command": shell_command(job),
+        **result,
+        "eval_seed": config["eval"]["seed"],
+        "checksums": config["data"]["checksums"],
+        "settings": relevant_settings(config),
+        "versions": {
+            "mlti_jax": mlti_jax.__version__,
+            "jax": jax.__version__,
+            "jaxlib": jaxlib.__version__,
+        },
+        **_speed(workdir / "metrics.jsonl"),
+        "per_task": per_task,
+    }
+    path = result_path(folder, job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, recorded)
+    return recorded
+
+
+def _speed(path: pathlib.Path) -> dict[str, float]:
+    """Training time without validation, and steps per second without compilation."""
+    lines = metrics.read(path) if path.exists() else []
+    lines = [line for line in lines if line["split"] == "train"]
+    if not lines:
+        return {}
+    rates = [line["steps_per_second"] for line in lines]  # the first while compiling
+    ends = [line["step"] for line in lines]
+    steps = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    seconds = sum(n / rate for n, rate in zip(steps, rates, strict=True))
+    speed = {"train_seconds": round(seconds, 1)}
+    if len(rates) > 1:
+        speed["steps_per_second"] = round(statistics.median(rates[1:]), 3)
+    return speed
+
+
+def relevant_settings(config: Mapping[str, Any] | ConfigDict) -> dict[str, object]:
+    """Returns the config fields that affect a result, flattened, as JSON values."""
+    plain = config.to_dict() if isinstance(config, ConfigDict) else config
+    return dict(_flatten(json.loads(json.dumps(plain))))
+
+
+def _flatten(
+    section: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, object]]:
+    names = list(section)
+    if prefix in FAMILIES:
+        chosen = section["name"].split("+")
+        names = [name for name in names if name == "name" or name in chosen]
+    for name in names:
+        field = f"{prefix}.{name}" if prefix else name
+        if field in IGNORED_FIELDS:
+            continue
+        if isinstance(section[name], dict):
+            yield from _flatten(section[name], field)
+        else:
+            yield field, section[name]
+
+
+def changed_setting(result: Result, config: ConfigDict) -> str:
+    """Describes a setting that has changed since a result was recorded; else empty.
+
+    Such a result must not be averaged or compared with others of the same config.
+    Fields that only one of the two has are ignored.
+    """
+    current = relevant_settings(config)
+    for field, value in result.get("settings", {}).items():
+        if field in current and current[field] != value:
+            return f"{field} was {value} and is now {current[field]}"
+    return ""
+
+
+# -------------------------------------------------------------------------- reading
+
+
+def existing_folder(path: str) -> pathlib.Path:
+    """Returns the folder given with `--results`; `InputError` if it does not exist."""
+    folder = absolute(path)
+    if not folder.is_dir():
+        raise InputError(f"--results={folder} is not a folder of results")
+    return folder
+
+
+def read_result(path: pathlib.Path) -> Result:
+    """Reads the result in a file; `InputError` if it is damaged or incomplete."""
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        problem = "it is not JSON"
+    else:
+        problem = _find_problem(result)
+    if problem:
+        raise InputError(
+            f"{path} is not a valid result: {problem}; delete it and run it again"
+        )
+    return result
+
+
+def _find_problem(result: object) -> str:
+    if not isinstance(result, dict):
+        return "it is not a JSON object"
+    if missing := REQUIRED.difference(result):
+        return f"missing {', '.join(sorted(missing))}"
+    values = result["per_task"]
+    if not isinstance(values, list) or len(values) != result["num_tasks"]:
+        return f"per_task does not have {result['num_tasks']} values"
+    return ""
+
+
+class Results:
+    """All results in a folder.
+
+    Args:
+      folder: contains a subfolder per config; need not exist.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.all: list[Result] = []
+        self._found: dict[Key, dict[int, BySeed]] = {}
+        self._current: dict[Run, dict[int, BySeed]] = {}
+        for path in sorted(folder.glob("*/*.json")):
+            self._add(path)
+
+    def _add(self, path: pathlib.Path) -> None:
+        result = read_result(path)
+        overrides = tuple(sorted(result["overrides"].items()))
+        key = (result["config"], result["arguments"], overrides)
+        by_seed = self._found.setdefault(key, {}).setdefault(result["train_steps"], {})
+        if result["seed"] in by_seed:
+            raise InputError(f"{path} is a second result of {result['command']}")
+        by_seed[result["seed"]] = result
+        self.all.append(result)
+
+    def by_steps(self, run: Run) -> dict[int, BySeed]:
+        """Returns the results of a run, by training steps and seed.
+
+        Results with settings that the config no longer has are skipped.
+        """
+        if run not in self._current:
+            overrides = sorted((field, str(value)) for field, value in run.overrides)
+            key = (run.config, run.argument, tuple(overrides))
+            current: dict[int, BySeed] = {}
+            for steps, by_seed in self._found.get(key, {}).items():
+                for seed, result in by_seed.items():
+                    change = changed_setting(result, load_config(run))
+                    if change:
+                        name = Job(run, seed, steps).name
+                        say(f"skipped the result {name}: {change}; run it again")
+                    else:
+                        current.setdefault(steps, {})[seed] = result
+            self._current[run] = current
+        return self._current[run]
+
+    def get(self, job: Job) -> Result | None:
+        """Returns the result of a job; None if it has none."""
+        return self.by_steps(job.run).get(job.steps, {}).get(job.seed)
