@@ -19,6 +19,7 @@ import numpy as np
 from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure
 from mlti_jax.data import Pool, sample_task
 from mlti_jax.errors import InputError
+from mlti_jax.strategies._base import repeat_support
 from mlti_jax.training import Experiment
 from mlti_jax.training import _metrics as metrics
 from mlti_jax.types import Array
@@ -76,8 +77,7 @@ def interpolated_tasks(
     def draw(pool: Pool) -> tuple[Array, Array]:
         keys = jax.random.split(key_tasks, rows)
         tasks = jax.vmap(lambda key: sample_task(pool, key, **episode))(keys)
-        # Not used by most strategies; then XLA does not compute them.
-        mixed = transform(tasks, key_mix, rows)
+        mixed = repeat_support(transform(tasks, key_mix, rows))
         return tasks.support.x, mixed.support.x[:, 0]
 
     titles = ("tasks of a meta-batch", f"interpolated ({experiment.strategy.name})")

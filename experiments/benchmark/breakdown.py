@@ -26,6 +26,7 @@ from mlti_jax.data import Pool, sample_task
 from mlti_jax.learners import TaskContext, Variables
 from mlti_jax.parallel import Plan, map_tasks, plan_for
 from mlti_jax.strategies import meta_objective
+from mlti_jax.strategies._base import repeat_support
 from mlti_jax.strategies._objective import tasks_per_step
 from mlti_jax.types import Array, PyTree
 
@@ -80,7 +81,7 @@ def functions(case: Case, parts: Parts, plan: Plan) -> dict[str, Function]:
             return tasks
 
         def transform(tasks, key):
-            return strategy.transform(tasks, key, case.tasks)
+            return repeat_support(strategy.transform(tasks, key, case.tasks))
 
         mixed = plan.everywhere(transform)(tasks, key)
         return plan.shard(jax.tree.map(lambda leaf: leaf[:, 0], mixed))

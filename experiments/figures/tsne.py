@@ -22,6 +22,7 @@ from mlti_jax.data import Pool, sample_task
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables, prototypes
 from mlti_jax.learners._base import concatenate, concatenate_weights
+from mlti_jax.strategies._base import repeat_support
 from mlti_jax.training import Episode, Experiment
 from mlti_jax.types import Array, Batch, Task
 
@@ -160,7 +161,7 @@ def task_vectors(
 
         if layer is not None:
             tasks = move(tasks, 0, layer)
-            tasks = strategy.transform(tasks, key, size)
+            tasks = repeat_support(strategy.transform(tasks, key, size))
             tasks = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tasks)
         tasks = move(tasks, layer or 0, stop)
         return jax.vmap(partial(mean_prototype, regression=regression))(tasks)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Aux, Learner, Perturbation, Variables
@@ -157,3 +158,19 @@ def each_task(
         return jax.vmap(versions_of_task)(keys, tasks)
 
     return transform
+
+
+def shares_support(tasks: Task) -> bool:
+    """Whether a `transform` returned the support sets once for all versions."""
+    return tasks.support.y.ndim < tasks.query.y.ndim
+
+
+def repeat_support(tasks: Task) -> Task:
+    """Give every version its support set: the result of a `transform` as `[B, m]`."""
+    if not shares_support(tasks):
+        return tasks
+    versions = tasks.domain.shape[1]
+    support = jax.tree.map(
+        lambda leaf: jnp.repeat(leaf[:, None], versions, axis=1), tasks.support
+    )
+    return tasks.replace(support=support)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Aux, Learner, TaskContext, Variables
 from mlti_jax.parallel import ONE_PASS, Plan, map_tasks, mean_loss
-from mlti_jax.strategies._base import Strategy
+from mlti_jax.strategies._base import Strategy, repeat_support, shares_support
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 LossFn = Callable[[Variables, Task, Array], tuple[Array, Aux]]
@@ -129,10 +129,15 @@ def meta_objective(
     versions = tasks.domain.shape[1]
     if versions == 1 and strategy.penalty is None and plan.tasks_per_pass is not None:
         return _accumulated_loss(
-            task_loss, variables, tasks, key_loss, plan, inputs_depend=layer > 0
+            task_loss,
+            variables,
+            repeat_support(tasks),
+            key_loss,
+            plan,
+            inputs_depend=layer > 0,
         )
-    shared_support = tasks.support.y.ndim < tasks.query.y.ndim
-    losses_fn = _shared_support_losses if shared_support else _version_losses
+    shared = shares_support(tasks)
+    losses_fn = _shared_support_losses if shared else _version_losses
     losses, aux = losses_fn(task_loss, variables, tasks, key_loss, plan)
     loss = losses.mean() if versions == 1 else losses.max(axis=1).mean()
     if strategy.penalty is not None:
