@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import mlti_jax
+from mlti_jax.types import Batch, Task
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -196,10 +197,12 @@ def functions_with_examples() -> list:
 @pytest.mark.parametrize(("module", "name"), functions_with_examples())
 def test_docstring_example(module, name):
     function = inspect.unwrap(getattr(module, name))
-    scope = {**vars(module), "mlti_jax": mlti_jax, "jax": jax, "jnp": jnp, "np": np}
+    scope = {"jax": jax, "jnp": jnp, "np": np, "Batch": Batch, "Task": Task}
+    scope |= {public: getattr(module, public) for public in module.__all__}
     finder = doctest.DocTestFinder(recurse=False)
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     for test in finder.find(function, name, globs=scope):
         runner.run(test)
     failed, tried = runner.summarize(verbose=False)
+    assert tried > 0
     assert failed == 0

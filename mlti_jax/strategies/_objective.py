@@ -284,6 +284,12 @@ def effective_setting(setting: str, learner: Learner) -> str:
       setting: setting of the data, `label_sharing`, `non_label_sharing` or
         `regression`.
       learner: the learner.
+
+    Example:
+      >>> from mlti_jax import backbones, learners
+      >>> learner = learners.protonet(backbones.mlp((8,)), outputs=2)
+      >>> effective_setting("label_sharing", learner)
+      'non_label_sharing'
     """
     if setting == "label_sharing" and learner.class_pairs:
         return "non_label_sharing"
