@@ -38,7 +38,7 @@ def query_with_support(
       The task with a new query set; the support set is unchanged. Padding in the
       support set is never drawn.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax import augmentation
@@ -93,7 +93,7 @@ def shuffle_channels(key: Array, task: Task, rate: float | Array) -> Task:
     Raises:
       InputError: if x is a pytree of several arrays.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax import augmentation

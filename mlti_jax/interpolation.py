@@ -78,7 +78,7 @@ def mixup(key: Array, lam: float | Array, x: PyTree) -> Mixing:
     Returns:
       `Mixing(lam, lam)`, two scalars.
 
-    Example:
+    Examples:
       >>> import jax
       >>> from mlti_jax import interpolation
       >>> mixing = interpolation.mixup(jax.random.key(0), 0.75, None)
@@ -109,7 +109,7 @@ def cutmix(key: Array, lam: float | Array, x: Array) -> Mixing:
     Raises:
       InputError: if `x` is not one array of rank 4.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax import interpolation
@@ -172,7 +172,7 @@ def sample_lambda(
       InputError: if `alpha` or `beta` is not positive and finite. Traced values are not
         checked.
 
-    Example:
+    Examples:
       >>> import jax
       >>> from mlti_jax import interpolation
       >>> lam = interpolation.sample_lambda(jax.random.key(0), 2.0, shape=(1000,))
@@ -217,7 +217,7 @@ def sample_partners(
       InputError: if `mode` is unknown, or if `mode` is `cross` and the meta-batch has a
         single task.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax import interpolation
@@ -262,7 +262,7 @@ def sample_layer(key: Array, layers: Sequence[int]) -> Array:
     Returns:
       A scalar integer in `[0, len(layers))`.
 
-    Example:
+    Examples:
       >>> import jax
       >>> from mlti_jax import interpolation
       >>> layers = (0, 2, 3)
@@ -287,7 +287,7 @@ def mix(mixing: Mixing, x_i: PyTree, x_j: PyTree) -> PyTree:
     Returns:
       The mixed features, with the structure and shapes of `x_i`.
 
-    Example:
+    Examples:
       >>> import jax.numpy as jnp
       >>> from mlti_jax import interpolation
       >>> half = interpolation.Mixing(jnp.float32(0.5), jnp.float32(0.5))
@@ -319,7 +319,7 @@ def mix_samples(key: Array, batch_i: Batch, batch_j: Batch, mixing: Mixing) -> B
     Raises:
       InputError: if the shapes differ.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax import interpolation
@@ -362,7 +362,7 @@ def mix_classes(
     Returns:
       The mixed set; labels and weights are those of `batch_i`.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax import interpolation
@@ -437,7 +437,7 @@ def label_sharing(
     Raises:
       InputError: if the shapes of the tasks differ.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax import interpolation
@@ -482,7 +482,7 @@ def non_label_sharing(
     Raises:
       InputError: if the shapes of the tasks differ.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax import interpolation
@@ -531,7 +531,7 @@ def query_only(
     Returns:
       The task with a new query set; the support set is unchanged.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax import interpolation

@@ -57,7 +57,7 @@ def conv2d(
     Raises:
       AssertionError: if `x` or `kernel` is not of rank 4.
 
-    Example:
+    Examples:
       >>> import jax.numpy as jnp
       >>> from mlti_jax import ops
       >>> x = jnp.arange(9.0).reshape(1, 3, 3, 1)
@@ -97,7 +97,7 @@ def max_pool(x: Array) -> Array:
     Raises:
       AssertionError: if `x` is not of rank 4.
 
-    Example:
+    Examples:
       >>> import jax.numpy as jnp
       >>> from mlti_jax import ops
       >>> x = jnp.array([[1.0, 2.0, 5.0], [4.0, 3.0, 6.0]])[None, :, :, None]
@@ -145,7 +145,7 @@ def batch_moments(x: Array, weight: Array | None = None) -> tuple[Array, Array]:
     Returns:
       `(mean [C], variance [C])`.
 
-    Example:
+    Examples:
       >>> import jax.numpy as jnp
       >>> from mlti_jax import ops
       >>> mean, variance = ops.batch_moments(jnp.array([[1.0], [3.0], [99.0]]),
@@ -189,7 +189,7 @@ def normalise(
     Returns:
       The normalized `x`, with the same shape.
 
-    Example:
+    Examples:
       >>> import jax.numpy as jnp
       >>> from mlti_jax import ops
       >>> x = jnp.array([[1.0], [5.0]])
@@ -212,7 +212,7 @@ def unit(a: Array) -> Array:
     Returns:
       Vectors of length one, `[..., D]`.
 
-    Example:
+    Examples:
       >>> import jax.numpy as jnp
       >>> from mlti_jax import ops
       >>> [round(value, 3) for value in ops.unit(jnp.array([3.0, 4.0])).tolist()]

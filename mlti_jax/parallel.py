@@ -41,7 +41,7 @@ class Plan:
     Raises:
       InputError: if `tasks_per_pass` is less than 1.
 
-    Example:
+    Examples:
       >>> from mlti_jax import parallel
       >>> parallel.Plan(tasks_per_pass=2).tasks_per_pass
       2
@@ -140,7 +140,7 @@ def map_tasks(
       `[tasks, ...]`. It raises `InputError` if the number of tasks is not a multiple of
       the number of devices.
 
-    Example:
+    Examples:
       >>> import jax.numpy as jnp
       >>> from mlti_jax.parallel import Plan, map_tasks
       >>> scale = map_tasks(lambda factor, x: factor * x, Plan(tasks_per_pass=2))
@@ -183,7 +183,7 @@ def mean_loss(
       `aux` is `[tasks, ...]`. It raises `InputError` if the number of tasks is not a
       multiple of the number of devices.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax.parallel import Plan, mean_loss
@@ -267,7 +267,7 @@ def use_all_cores() -> None:
     Call it before the first use of JAX; later calls have no effect. It changes nothing
     if the number of devices is already set with `JAX_NUM_CPU_DEVICES` or `XLA_FLAGS`.
 
-    Example:
+    Examples:
       >>> from mlti_jax import parallel
       >>> parallel.use_all_cores()
     """
@@ -308,7 +308,7 @@ def plan_for(
       InputError: if fewer than `devices` devices are available, or if `batch_size` is
         not a multiple of `devices`.
 
-    Example:
+    Examples:
       >>> import jax.numpy as jnp
       >>> from mlti_jax.parallel import plan_for
       >>> plan = plan_for(jnp.zeros((1, 8)), 4, devices=1, tasks_per_pass=2)

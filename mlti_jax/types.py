@@ -21,7 +21,7 @@ class Batch(flax.struct.PyTreeNode):
       y: one-hot or soft labels `[N, C]`, or regression targets `[N, D]`.
       weight: `[N]`, 1 for samples that count and 0 for padding; None if all count.
 
-    Example:
+    Examples:
       >>> import jax.numpy as jnp
       >>> from mlti_jax.types import Batch
       >>> batch = Batch(x=jnp.zeros((4, 28, 28, 1)), y=jnp.eye(4))
@@ -47,7 +47,7 @@ class Task(flax.struct.PyTreeNode):
       groups: `[C]` integers, which of the pool's groups (its classes, or the classes of
         one domain) the task's classes are; None if unknown.
 
-    Example:
+    Examples:
       >>> import jax
       >>> import jax.numpy as jnp
       >>> from mlti_jax.types import Batch, Task

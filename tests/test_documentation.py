@@ -197,6 +197,7 @@ def functions_with_examples() -> list:
 @pytest.mark.parametrize(("module", "name"), functions_with_examples())
 def test_docstring_example(module, name):
     function = inspect.unwrap(getattr(module, name))
+    assert "Examples:\n" in function.__doc__  # mkdocstrings renders it as code.
     scope = {"jax": jax, "jnp": jnp, "np": np, "Batch": Batch, "Task": Task}
     scope |= {public: getattr(module, public) for public in module.__all__}
     finder = doctest.DocTestFinder(recurse=False)

@@ -19,7 +19,7 @@ def conv4(filters: int = 32, blocks: int = 4) -> Stack:
     Returns:
       A stack from images `[N, H, W, C]` to `[N, H', W', filters]`.
 
-    Example:
+    Examples:
       >>> len(conv4())
       4
     """

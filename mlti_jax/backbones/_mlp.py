@@ -22,7 +22,7 @@ def mlp(
     Returns:
       A stack from vectors `[N, D]` to `[N, hidden[-1]]`.
 
-    Example:
+    Examples:
       >>> len(mlp((32, 32)))
       2
     """

@@ -100,7 +100,7 @@ def resnet12(
     Returns:
       A stack from images `[N, H, W, C]` to `[N, filters[-1]]`.
 
-    Example:
+    Examples:
       >>> len(resnet12((8, 8)))
       2
     """

@@ -61,7 +61,7 @@ def make(
     Raises:
       InputError: if the name or an option is unknown.
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones
       >>> make("maml", backbones.mlp((32, 32)), outputs=5, steps=3).steps
       3

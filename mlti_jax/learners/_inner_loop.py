@@ -38,7 +38,7 @@ def adapt(
     Returns:
       The adapted parameters.
 
-    Example:
+    Examples:
       >>> loss = lambda w, i: 0.5 * w**2
       >>> float(adapt(loss, 1.0, lambda g: 0.5 * g, num_steps=2))
       0.25

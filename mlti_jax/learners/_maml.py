@@ -104,7 +104,7 @@ def maml(
         (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
         (`batch` or `running` statistics at test time).
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones
       >>> learner = maml(backbones.mlp((32, 32)), outputs=5, steps=3)
       >>> learner.adapted_layers
@@ -127,7 +127,7 @@ def anil(
         (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
         (`batch` or `running` statistics at test time).
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones
       >>> learner = anil(backbones.mlp((32, 32)), outputs=5)
       >>> learner.adapted_layers
@@ -156,7 +156,7 @@ def metasgd(
         (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
         (`batch` or `running` statistics at test time).
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones
       >>> learner = metasgd(backbones.mlp((32, 32)), outputs=5)
       >>> learner.adapted_layers
@@ -190,7 +190,7 @@ def meta_curvature(
         (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
         (`batch` or `running` statistics at test time).
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones
       >>> learner = meta_curvature(backbones.mlp((32, 32)), outputs=5)
       >>> learner.adapted_layers

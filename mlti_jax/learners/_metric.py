@@ -46,7 +46,7 @@ def prototypes(embeddings: Array, support: Batch) -> Array:
     Returns:
       `[C, D]`; zeros for a class without samples.
 
-    Example:
+    Examples:
       >>> support = Batch(x=None, y=jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
       >>> prototypes(jnp.array([[0.0], [2.0], [5.0]]), support).tolist()
       [[1.0], [5.0]]
@@ -248,7 +248,7 @@ def protonet(
       norm: batch-norm policy at test time, `batch` or `running`.
       distance: `squared_euclidean` or `cosine`.
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones
       >>> protonet(backbones.mlp((32, 32)), outputs=5).family
       'metric'
@@ -284,7 +284,7 @@ def matchingnet(
         original gives no number; 5 is the default of Hariharan and Girshick's code
         (2017, facebookresearch/low-shot-shrink-hallucinate).
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones
       >>> learner = matchingnet(backbones.mlp((32, 32)), outputs=5, full_context=True)
       >>> learner.full_context.steps

@@ -336,7 +336,7 @@ def sl(
       steps: steps of the fine-tuning; 25 in the paper.
       norm: batch-norm policy at test time, `batch` or `running`.
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones
       >>> sl(backbones.mlp((32, 32)), outputs=5, base_classes=64).episodic
       False
@@ -374,7 +374,7 @@ def mtl(
       steps: steps of its solver.
       norm: batch-norm policy at test time, `batch` or `running`.
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones
       >>> mtl(backbones.mlp((32, 32)), outputs=5, base_groups=64).num_groups
       64

@@ -25,7 +25,7 @@ from mlti_jax.strategies._taml import taml
 def vanilla() -> Strategy:
     """Use tasks as they are drawn and average their losses.
 
-    Example:
+    Examples:
       >>> vanilla().transform is None
       True
     """
@@ -52,7 +52,7 @@ def parse(names: str) -> tuple[str, ...]:
     Raises:
       InputError: if a member is unknown or occurs twice.
 
-    Example:
+    Examples:
       >>> parse("mlti+metareg")
       ('mlti', 'metareg')
     """
@@ -85,7 +85,7 @@ def make(
     Raises:
       InputError: if a name or an option is unknown.
 
-    Example:
+    Examples:
       >>> options = {"mlti": {"alpha": 0.5}}
       >>> make("mlti+taml", setting="label_sharing", options=options).name
       'mlti+taml'
@@ -105,7 +105,7 @@ def make(
 def applies_to(names: str) -> frozenset[str]:
     """Return the families of learners that a strategy applies to.
 
-    Example:
+    Examples:
       >>> sorted(applies_to("mlti"))
       ['gradient', 'metric']
     """
@@ -119,7 +119,7 @@ def check_applicable(names: str, learner: str) -> None:
       names: name of the strategy.
       learner: name of the learner.
 
-    Example:
+    Examples:
       >>> check_applicable("mlti", "protonet")
     """
     family = next(key for key, members in FAMILIES.items() if learner in members)

@@ -66,7 +66,7 @@ def chain(*strategies: Strategy) -> Strategy:
     Raises:
       InputError: if two members transform tasks or perturb hidden outputs.
 
-    Example:
+    Examples:
       >>> from mlti_jax.strategies import metareg, mlti
       >>> both = chain(mlti(setting="label_sharing"), metareg(beta=1e-4))
       >>> both.name, sorted(both.applies_to)

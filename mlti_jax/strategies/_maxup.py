@@ -41,7 +41,7 @@ def maxup(
       versions: m; 4 in the paper.
       sets: what is augmented, only the `query` set, or `both`.
 
-    Example:
+    Examples:
       >>> maxup(setting="label_sharing", versions=8).name
       'maxup'
     """

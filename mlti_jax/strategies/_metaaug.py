@@ -37,7 +37,7 @@ def metaaug(
         authors' code for Pose. With a period, they are fractions of it.
       period: period of the targets, for example of angles; None if they have none.
 
-    Example:
+    Examples:
       >>> metaaug(setting="non_label_sharing").relabel is None
       True
     """

@@ -39,7 +39,7 @@ def metadropout(
       eval_samples: draws per inner step at test time; 30 in the authors' code.
       noise: standard deviation of epsilon; 1 in the paper.
 
-    Example:
+    Examples:
       >>> metadropout(eval_samples=10).name
       'metadropout'
     """

@@ -40,7 +40,7 @@ def metamix(
         on Pose.
       channel_shuffle: whether to exchange channels too (MetaMix's second part).
 
-    Example:
+    Examples:
       >>> metamix(setting="label_sharing", layers=(0, 1)).layers
       (0, 1)
     """

@@ -38,7 +38,7 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
         starts at -20, almost no noise, and training moves it by up to 60 (30,000 steps
         of 0.002). With 10,000 steps of 0.001 it would stay close to no noise.
 
-    Example:
+    Examples:
       >>> sorted(metareg(beta=1e-4).applies_to)
       ['gradient']
     """

@@ -53,7 +53,7 @@ def mlti(
         `query` set is mixed with itself, or with the support set (`metamix`); or any
         other augmentation, as a function `(key, task, lambda, method) -> task`.
 
-    Example:
+    Examples:
       >>> strategy = mlti(setting="non_label_sharing", method="cutmix", within="query")
       >>> strategy.layers, strategy.min_tasks
       ((0,), 2)
@@ -106,7 +106,7 @@ def intra(
 ) -> Strategy:
     """Interpolate every task with itself only; arguments as in `mlti`.
 
-    Example:
+    Examples:
       >>> intra(setting="label_sharing").min_tasks
       1
     """
@@ -130,7 +130,7 @@ def cross(
 ) -> Strategy:
     """Interpolate every task with another one only; arguments as in `mlti`.
 
-    Example:
+    Examples:
       >>> cross(setting="label_sharing").name
       'cross'
     """

@@ -31,7 +31,7 @@ def init_variables(
       key: PRNG key.
       x: an input, every leaf `[N, ...]`.
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones, learners, strategies
       >>> learner = learners.maml(backbones.mlp((32, 32)), outputs=5)
       >>> x = jnp.zeros((2, 8))
@@ -85,7 +85,7 @@ def meta_objective(
       The scalar loss, and `Aux` with leading axes `[B, m]` except for `state`, which
       is the mean over tasks.
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones, learners, strategies
       >>> from mlti_jax.types import Batch
       >>> learner = learners.protonet(backbones.mlp((8,)), outputs=2)
@@ -285,7 +285,7 @@ def effective_setting(setting: str, learner: Learner) -> str:
         `regression`.
       learner: the learner.
 
-    Example:
+    Examples:
       >>> from mlti_jax import backbones, learners
       >>> learner = learners.protonet(backbones.mlp((8,)), outputs=2)
       >>> effective_setting("label_sharing", learner)

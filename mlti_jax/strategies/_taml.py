@@ -54,7 +54,7 @@ def taml(
       epsilon: parameter of the measure `atkinson`, at least 0; the default is our
         choice.
 
-    Example:
+    Examples:
       >>> taml(setting="regression", measure="theil").min_tasks
       2
     """
