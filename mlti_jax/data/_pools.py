@@ -182,8 +182,13 @@ class RegressionPool:
             )
         domain, domains = as_ids("domain", domain, domains, size)
         index, count = group_rows(domain, len(domains))
-        y = jnp.asarray(y, jnp.float32)
-        return cls(_to_device(x), y, jnp.asarray(index), jnp.asarray(count), domains)
+        return cls(
+            _to_device(x),
+            jnp.asarray(y, jnp.float32),
+            jnp.asarray(index),
+            jnp.asarray(count),
+            domains,
+        )
 
     def _draw_groups(self, bits: Array, ways: int) -> tuple[Array, Array]:
         domain = _below(bits[0], len(self.domains))

@@ -72,7 +72,7 @@ def load(
             f"own_data needs the path of your data (dataset.path): {expected} file"
         )
     path = pathlib.Path(path).expanduser()
-    options = {
+    options: dict[str, Any] = {
         "label": label,
         "task": task,
         "features": features,

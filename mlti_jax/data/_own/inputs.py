@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -220,7 +221,8 @@ class Inputs:
     def _read_molecules(self, raw: Any, smiles: Smiles) -> np.ndarray:
         # A column of a data frame has one axis, a data frame two.
         if isinstance(raw, list | tuple) or getattr(raw, "ndim", 2) == 1:
-            place, texts = "row {}".format, clean("x", raw)
+            place: Callable[[int], str] = "row {}".format
+            texts = clean("x", raw)
         else:
             table = Table(raw)
             place, texts = table.place, table.values(smiles.column)

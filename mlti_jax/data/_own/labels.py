@@ -93,7 +93,7 @@ def _typed(field: str, values: np.ndarray, place: Callable[[int], str]) -> np.nd
     """Converts an array of objects of one type to an array of that type."""
     import pandas as pd
 
-    _check_present(field, pd.isna(values), place)
+    _check_present(field, np.asarray(pd.isna(values)), place)
     flat = values.ravel().tolist()
     for kind, dtype in ((str, str), (bool, bool), (numbers.Integral, np.int64)):
         if all(isinstance(value, kind) for value in flat):
@@ -113,11 +113,11 @@ def _typed(field: str, values: np.ndarray, place: Callable[[int], str]) -> np.nd
 def _check_present(
     field: str, missing: np.ndarray, place: Callable[[int], str]
 ) -> None:
-    missing = missing.reshape(len(missing), -1).any(axis=1)
-    if missing.any():
+    rows = np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1))
+    if len(rows):
         raise InputError(
-            f"{field} is empty, NaN or infinite in {int(missing.sum())} of"
-            f" {len(missing)} rows, the first is {place(int(np.argmax(missing)))}; fill"
+            f"{field} is empty, NaN or infinite in {len(rows)} of"
+            f" {len(missing)} rows, the first is {place(int(rows[0]))}; fill"
             " in the values or remove these rows"
         )
 

@@ -109,14 +109,14 @@ def parse_held_out(split: str, choice: HeldOut) -> float | tuple[str, ...]:
         if 0 < fraction < 1:
             return fraction
         return tuple(part.strip() for part in choice.split(",") if part.strip())
-    if isinstance(choice, numbers.Real):
-        if isinstance(choice, bool) or not 0 < choice < 1:
-            raise InputError(
-                f"{split} is {choice!r}; expected a fraction between 0 and 1, a list of"
-                " names, or None"
-            )
-        return float(choice)
-    return tuple(str(name) for name in choice)
+    if not isinstance(choice, float | numbers.Real):
+        return tuple(str(name) for name in choice)
+    if isinstance(choice, bool) or not 0 < float(choice) < 1:
+        raise InputError(
+            f"{split} is {choice!r}; expected a fraction between 0 and 1, a list of"
+            " names, or None"
+        )
+    return float(choice)
 
 
 def _check_names(
@@ -195,10 +195,10 @@ def make_splits(
     """
     labels = partition.labels
     train = _pool(labels, x, partition.rows("train"))
-    held_out = {
-        split: _pool(labels, x, rows) if len(rows := partition.rows(split)) else None
+    validation, test = (
+        _pool(labels, x, rows) if len(rows := partition.rows(split)) else None
         for split in ("validation", "test")
-    }
+    )
     facts = [
         f"inputs: {inputs.describe()}",
         f"labels: {labels.found}",
@@ -206,13 +206,14 @@ def make_splits(
         partition.describe(),
         *_few_groups(partition),
         *_target_range(partition),
-        *_duplicates(train, held_out["test"]),
+        *_duplicates(train, test),
     ]
     return Splits(
         name=NAME,
         setting=labels.setting,
         train=train,
-        **held_out,
+        validation=validation,
+        test=test,
         note=f"{note}: {_size(labels)}",
         source=source,
         inputs=inputs,

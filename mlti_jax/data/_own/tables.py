@@ -84,7 +84,8 @@ def from_table(
         raise InputError(
             f"both features and smiles ({smiles!r}) are set; choose one of them"
         )
-    bits, details = None, []
+    bits: np.ndarray | None = None
+    details: list[str] = []
     if smiles is not None:  # First, since it removes rows from the table.
         bits, details = _read_molecules(table, smiles, fingerprint)
     y = table.values(label)

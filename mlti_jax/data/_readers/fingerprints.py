@@ -45,9 +45,9 @@ def featurise(mol: Any) -> Molecule | None:
 @functools.cache
 def silence_rdkit() -> None:
     """Turns off RDKit's messages about unreadable molecules; callers count them."""
-    from rdkit import RDLogger
+    from rdkit import rdBase
 
-    RDLogger.DisableLog("rdApp.*")
+    rdBase.DisableLog("rdApp.*")
 
 
 @functools.cache
@@ -91,6 +91,7 @@ def fingerprint_matrix(
     parsed = {text: parse_smiles(str(text)) for text in set(texts)}
     bits = np.zeros((len(texts), BITS), bool)
     readable = np.array([parsed[text] is not None for text in texts])
-    for row in np.flatnonzero(readable):
-        bits[row] = getattr(parsed[texts[row]], which)
+    for row, text in enumerate(texts):
+        if readable[row]:
+            bits[row] = getattr(parsed[text], which)
     return bits, readable
