@@ -1,4 +1,4 @@
-"""The real releases: prepared, counted, and trained on for a few steps."""
+"""Real releases: preparation, counts, and a few training steps."""
 
 import json
 
@@ -26,7 +26,7 @@ FOLDERS = {
 
 @pytest.fixture(scope="module")
 def prepare_real(tmp_path_factory):
-    """A function that prepares a release once, and says where."""
+    """A function that prepares a release once and returns its data directory."""
     data_dir = tmp_path_factory.mktemp("real")
 
     def prepare_once(name, raw_dir):
@@ -40,7 +40,7 @@ def prepare_real(tmp_path_factory):
 
 
 def counts(name, data_dir):
-    """Records of each group, and of those that were left out."""
+    """Records per group, and the number of skipped ones per reason."""
     builder = prepared.open_prepared(name, data_dir)
     groups = {}
     for split in builder.info.splits:
@@ -118,7 +118,7 @@ def test_huffpost(prepare_real, raw_dir):
     assert set(kept.values()) == {900}
 
 
-def test_rainbow_mnist_is_what_the_idx_files_give(prepare_real, raw_dir):
+def test_prepared_rainbow_mnist_equals_the_idx_files(prepare_real, raw_dir):
     data_dir = prepare_real("rainbow_mnist", raw_dir)
     kept, _ = counts("rainbow_mnist", data_dir)
     assert len(kept) == 56

@@ -84,10 +84,10 @@ def from_table(
         raise InputError(
             f"both features and smiles ({smiles!r}) are set; choose one of them"
         )
-    bits: np.ndarray | None = None
-    details: list[str] = []
-    if smiles is not None:  # First, since it removes rows from the table.
-        bits, details = _read_molecules(table, smiles, fingerprint)
+    if smiles is not None:  # Before the labels, since it removes rows of the table.
+        x, details = _read_molecules(table, smiles, fingerprint)
+        leaf = Leaf("", x.shape[1:], str(x.dtype))
+        inputs = Inputs(SMILES, (leaf,), smiles=Smiles(smiles, fingerprint))
     y = table.values(label)
     if task is None:
         labels = label_classes(y, setting)
@@ -95,10 +95,7 @@ def from_table(
         labels = label_tasks(as_names(table.values(task)), y, setting)
     labels = dataclasses.replace(labels, found=f"column {label!r}, {labels.found}")
     partition = Partition(labels, validation, test, seed)
-    if smiles is not None and bits is not None:
-        leaf = Leaf("", bits.shape[1:], str(bits.dtype))
-        x, inputs = bits, Inputs(SMILES, (leaf,), smiles=Smiles(smiles, fingerprint))
-    else:
+    if smiles is None:
         columns, details = _choose_columns(table, features, (label, task))
         x = table.matrix(columns)
         leaf = Leaf("", (len(columns),), "float32")

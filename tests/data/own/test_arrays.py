@@ -426,8 +426,8 @@ def test_summary_has_warnings():
     images = {c: x / 255 for c, x in images.items()}
     assert "images are floats" not in data.from_arrays(images).summary
     assert "100.0% of the test samples also occur in the training" in text
-    whole = {str(i): (RNG.normal(size=(4, 2)), [0.0, 1.0] * 2) for i in range(3)}
-    assert "(for targets use setting='regression')" in data.from_arrays(whole).summary
+    binary = {str(i): (RNG.normal(size=(4, 2)), [0.0, 1.0] * 2) for i in range(3)}
+    assert "(for targets use setting='regression')" in data.from_arrays(binary).summary
     quiet = data.from_arrays(tasks()).summary
     for word in ("also occur", "deviations", "only", "learning rates", "floats"):
         assert word not in quiet

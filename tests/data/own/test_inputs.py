@@ -61,7 +61,7 @@ def test_json_keeps_every_digit(numbers):
         {"leaves": [["", [3]]]},
         {"leaves": [["", ["three"], "float32"]]},
         {"leaves": [["", [3], "float33"]]},
-        {"colour": 1},
+        {"color": 1},
         {"smiles": 3},
     ],
 )

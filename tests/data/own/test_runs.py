@@ -1,4 +1,4 @@
-"""Users' own data from a file to a result, and what is chosen for it."""
+"""Users' own data: files, automatic config values, the command, and real runs."""
 
 import csv
 import inspect
@@ -99,7 +99,7 @@ def test_unusable_files(tmp_path):
         "size is set, but .*csv file and has no", path=tmp_path / "data.csv", size=8
     )
     message("label is set, but .* is a folder", path=tmp_path, label="a")
-    message("unknown option of dataset own_data 'colour'", path=tmp_path, colour=1)
+    message("unknown option of dataset own_data 'color'", path=tmp_path, color=1)
     path = tmp_path / "data.npz"
     path.write_bytes(b"PK no archive")
     message("data.npz can't be read", path=path)
@@ -119,7 +119,7 @@ def test_unusable_files(tmp_path):
 # ----------------------------------------------------------------------------- choices
 
 
-def test_choices_for_the_data():
+def test_choices_depend_on_the_data():
     vectors, images = classes((3,)), classes((20, 16, 3), dtype=np.uint8)
     assert choose_backbone(vectors) == ("mlp", {})
     assert choose_backbone(images) == ("conv4", {})
@@ -134,7 +134,7 @@ def test_choices_for_the_data():
     assert choose_interpolation(data.from_arrays(text))["layers"] == (1,)
     assert choose_ways(targets) == 1
     assert choose_ways(shared((3,))) == 3
-    assert choose_ways(vectors) == 2  # as many as there are for the test
+    assert choose_ways(vectors) == 2  # the number of test classes
     assert (
         choose_ways(data.from_arrays({str(i): np.ones((2, 2)) for i in range(99)})) == 5
     )
@@ -153,7 +153,7 @@ def test_shapes_without_a_network(shape, message):
         choose_backbone(classes(shape))
 
 
-def test_a_config_is_filled_in_and_only_where_it_is_open():
+def test_fill_in_sets_only_empty_fields():
     splits = classes((8, 8, 1))
     config, words = fill_in(own_data.get_config(), splits)
     assert config.task.ways == 2
@@ -178,7 +178,7 @@ def test_a_config_is_filled_in_and_only_where_it_is_open():
         "mixup",
         (0, 1),
     )
-    assert given.backbone.name == ""  # the given one is left alone
+    assert given.backbone.name == ""  # the argument is not changed
     full = rainbow_mnist.get_config()
     assert fill_in(full, splits) == (full, [])
     assert fill_in(full, splits)[0] is full
@@ -190,7 +190,7 @@ def test_a_run_needs_test_tasks():
         build(own_data.get_config("learner=protonet"), splits=splits)
 
 
-def test_every_option_of_the_dataset_is_a_field():
+def test_every_option_of_the_dataset_is_a_config_field():
     config = own_data.get_config()
     options = set(inspect.signature(load).parameters) - {"data_dir"}
     assert set(config.dataset) == options | {"name"}
@@ -259,7 +259,7 @@ def test_the_command_without_a_path(cli):
 
 
 def trained(splits, workdir, argument, steps, **fields):
-    """The result of a run on these pools, by the config for own data."""
+    """The result of a run on these pools with the config `own_data`."""
     config = own_data.get_config(argument)
     config.train.update({"steps": steps, "log_every": steps})
     config.eval.update({"every": steps, "num_tasks": 50, "validation_tasks": 20})
@@ -269,7 +269,7 @@ def trained(splits, workdir, argument, steps, **fields):
 
 @pytest.mark.slow
 def test_digits_at_angles_are_learned(tmp_path):
-    """Quarter turns of real digits, the last of them for the test alone."""
+    """Digits rotated by quarter turns; the last angle is the test task."""
     digits = load_digits()
     images, labels = (digits.images * 15).astype(np.uint8)[..., None], digits.target
     tasks = {
@@ -293,7 +293,7 @@ def test_digits_at_angles_are_learned(tmp_path):
 
 @pytest.mark.slow
 def test_waves_are_learned(tmp_path):
-    """Sine waves of random phase: better than their mean, which is 0."""
+    """Sine waves of random phase: better than predicting their mean, 0."""
     tasks = {}
     for i in range(30):
         x = RNG.uniform(-3, 3, (40, 1))
@@ -317,7 +317,7 @@ def test_waves_are_learned(tmp_path):
 
 @pytest.fixture
 def assays(raw_dir, tmp_path):
-    """A part of TDC's files, written as one table with a column of SMILES."""
+    """Rows of the Metabolism files in one table with a column of SMILES."""
     pytest.importorskip("rdkit")
     path = tmp_path / "assays.csv"
     with open(path, "w", newline="") as file:
@@ -336,7 +336,7 @@ def test_metabolism_as_a_plain_table(assays):
     assert assays.setting == "label_sharing"
     assert len(assays.train.domains) == 2
     assert int(assays.train.count.sum() + assays.test.count.sum()) == 180
-    assert 10 < np.asarray(assays.train.x).sum(axis=1).mean() < 100  # bits a molecule
+    assert 10 < np.asarray(assays.train.x).sum(axis=1).mean() < 100  # bits per molecule
     assert assays.inputs(["CC(=O)Oc1ccccc1C(=O)O"]).shape == (1, 1024)
 
 
