@@ -14,7 +14,7 @@ from mlti_jax._internal.checks import check_range
 from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._pools import ClassPool
 from mlti_jax.data._splits import Splits
-from mlti_jax.data.builders.base import DatasetBuilder
+from mlti_jax.data.builders._base import DatasetBuilder
 from mlti_jax.errors import InputError
 
 RECORDS_PER_READ = 1024

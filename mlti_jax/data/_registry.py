@@ -20,7 +20,7 @@ from mlti_jax.data._splits import Splits
 from mlti_jax.errors import InputError
 
 if TYPE_CHECKING:
-    from mlti_jax.data.builders.base import DatasetBuilder
+    from mlti_jax.data.builders._base import DatasetBuilder
 
 DATASETS = {
     "rainbow_mnist": "mlti_jax.data.builders.rainbow_mnist",

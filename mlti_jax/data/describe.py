@@ -18,10 +18,10 @@ from absl import flags, logging
 from mlti_jax._internal import command_line
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._data_dir import resolve_data_dir
-from mlti_jax.data._readers import images
 from mlti_jax.data._registry import DATASETS, dataset_builder, load
+from mlti_jax.data._sheet import save_sheet
 from mlti_jax.data._splits import pool_lines
-from mlti_jax.data.builders.base import DatasetBuilder
+from mlti_jax.data.builders._base import DatasetBuilder
 from mlti_jax.errors import InputError
 
 __all__ = ["chosen_dataset", "describe", "main"]
@@ -93,7 +93,7 @@ def main() -> None:
     default = resolve_data_dir(data_dir) / name / f"{name}.png"
     path = pathlib.Path(_PICTURE.value or default)
     path.parent.mkdir(parents=True, exist_ok=True)
-    images.sheet(load(name, data_dir=data_dir), path)
+    save_sheet(load(name, data_dir=data_dir), path)
     print(f"plot: {path}")
 
 

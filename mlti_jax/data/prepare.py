@@ -24,12 +24,12 @@ from absl import flags, logging
 
 from mlti_jax._internal import command_line
 from mlti_jax._internal.locks import locked
+from mlti_jax._internal.processes import default_processes
 from mlti_jax._internal.progress import format_seconds, say
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._data_dir import resolve_data_dir
-from mlti_jax.data._readers import raw
 from mlti_jax.data._registry import dataset_builder
-from mlti_jax.data.builders.base import DatasetBuilder
+from mlti_jax.data.builders._base import DatasetBuilder
 from mlti_jax.data.describe import chosen_dataset, describe
 from mlti_jax.errors import InputError
 
@@ -150,7 +150,7 @@ def main() -> None:
         name,
         _RAW.value,
         data_dir,
-        processes=raw.default_processes() if processes is None else processes,
+        processes=default_processes() if processes is None else processes,
         overwrite=_OVERWRITE.value,
     )
     print(describe(name, data_dir))

@@ -22,9 +22,9 @@ from mlti_jax.backbones._albert_checkpoint import (
 from mlti_jax.backbones._albert_checkpoint import SIZES as CONFIG_NAMES
 from mlti_jax.data._readers import tokens
 from mlti_jax.errors import InputError
-from tests.backbones.test_text import SIZES, sentences
-from tests.data.builders.test_huffpost import small_records, write
 from tests.support.raw_files import prepare
+from tests.support.releases import write_huffpost
+from tests.support.text_cases import ALBERT_SIZES, sentences
 
 KEY = jax.random.key(0)
 
@@ -36,7 +36,7 @@ def save_checkpoint(folder, seed=0, change=None, prefix="", pooler=True, **field
     """Writes a small checkpoint; `change` may edit its tensors."""
     numpy_files = pytest.importorskip("safetensors.numpy")
     rng = np.random.default_rng(seed)
-    config = AlbertConfig(**SIZES)
+    config = AlbertConfig(**ALBERT_SIZES)
     tensors = {}
     for part, names in NAMES.items():
         for ours, theirs in names.items():
@@ -66,7 +66,7 @@ def save_checkpoint(folder, seed=0, change=None, prefix="", pooler=True, **field
 def test_checkpoint_is_where_parameters_start(tmp_path):
     folder = save_checkpoint(tmp_path / "a")
     loaded = load_pretrained(folder)
-    assert loaded.config == AlbertConfig(**SIZES)
+    assert loaded.config == AlbertConfig(**ALBERT_SIZES)
     stack = backbones.make("albert", pretrained=str(folder))
     x = sentences([2, 3], 4)
     params, _ = stack.init(KEY, x)
@@ -203,7 +203,7 @@ def test_albert_equals_transformers(tmp_path, kind):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    raw = write(tmp_path_factory.mktemp("raw"), small_records())
+    raw = write_huffpost(tmp_path_factory.mktemp("raw"))
     data_dir = tmp_path_factory.mktemp("data")
     prepare("huffpost", raw, data_dir)
     return data_dir
@@ -251,7 +251,7 @@ def test_features_of_a_checkpoint(small, tokenizer_folder):
     task = data.sample_task(splits.train, KEY, ways=3, shots=1, queries=2)
     assert task.query.x["ids"].dtype == jnp.int32
     assert task.query.x["mask"].dtype == jnp.float32
-    stack = backbones.albert(**SIZES)
+    stack = backbones.albert(**ALBERT_SIZES)
     out, _ = stack.apply(*stack.init(KEY, task.support.x), task.support.x)
     assert np.isfinite(out).all()
 
@@ -274,7 +274,7 @@ def test_features_of_wordllama(small):
     ("options", "message"),
     [
         ({}, "'albert' .* need the option tokenizer"),
-        ({"tokenizer": "/nowhere"}, "no tokenizer /nowhere/tokenizer.json"),
+        ({"tokenizer": "/nowhere"}, "tokenizer /nowhere/tokenizer.json not found"),
         ({"tokenizer": ..., "max_tokens": 2}, "max_tokens is 2; .* from 3 to 512"),
         ({"tokenizer": ..., "max_tokens": 513}, "max_tokens is 513"),
         ({"tokenizer": ..., "max_tokens": None}, "max_tokens is None"),
@@ -290,5 +290,7 @@ def test_bad_features(small, tokenizer_folder, options, message):
 def test_file_that_is_no_tokenizer(small, tokenizer_folder):
     path = tokenizer_folder / "tokenizer.json"
     path.write_text("{}")
-    with pytest.raises(InputError, match=r"tokenizer.json is no tokenizer .*again"):
+    with pytest.raises(
+        InputError, match=r"can't read .*tokenizer.json as a tokenizer .*again"
+    ):
         tokens.load_tokenizer(path)

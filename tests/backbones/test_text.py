@@ -9,49 +9,31 @@ import numpy as np
 import pytest
 from jax import test_util
 
-from mlti_jax import backbones, data, learners, ops
+from mlti_jax import backbones, learners, ops
 from mlti_jax import interpolation as itp
 from mlti_jax._internal import extras
 from mlti_jax.backbones import Context, Head, Stack
 from mlti_jax.backbones import _text as text
-from mlti_jax.data.builders import huffpost
+from mlti_jax.data._pools import take_inputs
+from mlti_jax.data._readers.tokens import wordllama_encoder
 from mlti_jax.errors import InputError
 from mlti_jax.learners import TaskContext
 from mlti_jax.types import Batch, Task
+from tests.support.text_cases import ALBERT_SIZES, sentences
 
 KEY = jax.random.key(0)
-SIZES = {
-    "vocabulary": 50,
-    "embedding": 8,
-    "hidden": 32,
-    "layers": 3,
-    "heads": 4,
-    "intermediate": 48,
-    "positions": 12,
-}
-SMALL = functools.partial(backbones.albert, **SIZES)
+SMALL = functools.partial(backbones.albert, **ALBERT_SIZES)
 SEQUENCE_LAYERS = range(1, 5)  # whose input is a sequence; 4 is the pooling
 TABLE = text.Table(jax.random.normal(KEY, (50, 6)))
 # What `word_mean` is, with a small table.
 WORDS = Stack((text.TokenMean(TABLE), backbones.DenseBlock(7, norm=False)))
 
 
-def sentences(lengths, width, seed=0, vocabulary=50):
-    """Random tokens, padding included; same seed, same tokens at any width."""
-    rng = np.random.default_rng(seed)
-    ids = np.zeros((len(lengths), width), np.int32)
-    for row, length in enumerate(lengths):
-        ids[row, :length] = rng.integers(1, vocabulary, length)
-    mask = np.arange(width) < np.array(lengths)[:, None]
-    junk = np.random.default_rng(seed + 100 + width).integers(0, vocabulary, ids.shape)
-    return {"ids": jnp.asarray(np.where(mask, ids, junk)), "mask": jnp.asarray(mask)}
-
-
 def text_task(seed=0, ways=3, shots=2):
     """Sentences of 2 to 7 tokens in support and query, as from a pool."""
     size = ways * shots
     lengths = np.random.default_rng(seed).integers(2, 8, 2 * size)
-    x = data.pools.take_inputs(sentences(lengths, 8, seed), jnp.arange(2 * size))
+    x = take_inputs(sentences(lengths, 8, seed), jnp.arange(2 * size))
     y = jnp.repeat(jnp.eye(ways), shots, axis=0)
     support, query = (
         Batch(jax.tree.map(lambda leaf, p=part: leaf[p], x), y)
@@ -160,7 +142,7 @@ def test_bad_inputs(stack, x, message):
 )
 def test_bad_options(options, message):
     with pytest.raises(InputError, match=message):
-        backbones.make("albert", **{**SIZES, **options})
+        backbones.make("albert", **{**ALBERT_SIZES, **options})
 
 
 def test_sequences_longer_than_the_positions():
@@ -241,7 +223,9 @@ def test_a_share_of_one_leaves_the_first_sequence_as_it_is():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "stack", [backbones.albert(**SIZES | {"layers": 2}), WORDS], ids=["albert", "words"]
+    "stack",
+    [backbones.albert(**ALBERT_SIZES | {"layers": 2}), WORDS],
+    ids=["albert", "words"],
 )
 @pytest.mark.parametrize(
     ("name", "options"), [("protonet", {}), ("maml", {"steps": 1})]
@@ -334,7 +318,7 @@ def test_word_mean_with_the_vectors_of_wordllama():
     pytest.importorskip("wordllama")
     safetensors = pytest.importorskip("safetensors.numpy")
     stack = backbones.make("word_mean", hidden=(20, 10), norm=False)
-    encode = huffpost.wordllama_tokens(16)
+    encode = wordllama_encoder(16)
     x = encode(["a senate vote on the budget", "", "wedding dress ideas"])
     assert x["mask"].sum(axis=1)[1] == 0
     params, state = stack.init(KEY, jax.tree.map(jnp.asarray, x))

@@ -20,10 +20,11 @@ from mlti_jax._internal.locks import locked
 from mlti_jax.data import describe
 from mlti_jax.data import prepare as prepare_module
 from mlti_jax.data._pools import ClassPool, DomainPool
-from mlti_jax.data._readers import images
 from mlti_jax.data._registry import dataset_builder
+from mlti_jax.data._sheet import save_sheet
 from mlti_jax.data._splits import Splits
-from mlti_jax.data.builders import base, pose
+from mlti_jax.data.builders import _base as base
+from mlti_jax.data.builders import pose
 from mlti_jax.data.prepare import prepare
 from mlti_jax.errors import InputError
 from tests.support.raw_files import dump
@@ -35,7 +36,7 @@ def write_raw(folder, objects=2, seed=0):
     """Writes files in the layout of Pose, the fastest dataset to prepare."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
-    for name in pose.FILES.values():
+    for name in pose._FILES.values():
         x = rng.integers(0, 256, (objects, 5, 128 * 128), np.uint8)
         dump((x, rng.random((objects, 5, 1), np.float32)), folder / name)
     return folder
@@ -176,7 +177,7 @@ def test_full_disk_keeps_old_records(tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pose.Pose, "_objects", full)
+    monkeypatch.setattr(pose.Pose, "_examples", full)
     with pytest.raises(OSError, match="No space left"):
         prepare("pose", write_raw(tmp_path / "new"), out, overwrite=True)
     assert len(data.load("pose", data_dir=out).train.domains) == 2
@@ -197,14 +198,14 @@ SLOWLY = """
 import os, sys, time
 from mlti_jax.data.builders import pose
 from mlti_jax.data.prepare import prepare
-read = pose.Pose._objects
+read = pose.Pose._examples
 def slowly(self, split, path):
     for number, example in enumerate(read(self, split, path)):
         if (split, number) == ("test", 3):
             os.write(1, b"half-way\\n")  # prepare suppresses print
             time.sleep(600)
         yield example
-pose.Pose._objects = slowly
+pose.Pose._examples = slowly
 prepare("pose", sys.argv[1], sys.argv[2])
 """
 
@@ -241,7 +242,7 @@ def test_damaged_records_raise(tmp_path):
 
 def test_few_examples_are_in_memory_at_once(tmp_path, monkeypatch):
     alive, most = weakref.WeakSet(), 0
-    read = pose.Pose._objects
+    read = pose.Pose._examples
 
     class Image(np.ndarray):
         """An array with attributes."""
@@ -255,7 +256,7 @@ def test_few_examples_are_in_memory_at_once(tmp_path, monkeypatch):
             most = max(most, len(alive))
             yield {**example, "image": holder}
 
-    monkeypatch.setattr(pose.Pose, "_objects", watched)
+    monkeypatch.setattr(pose.Pose, "_examples", watched)
     prepare("pose", write_raw(tmp_path / "raw", objects=10), tmp_path / "out")
     assert most <= 5
 
@@ -284,9 +285,9 @@ def test_interrupted_replacement_is_undone(tmp_path):
 
 def test_workers_end_with_the_process_that_started_them(tmp_path):
     program = (
-        "import os, time\nfrom mlti_jax.data._readers import raw\n"
+        "import os, time\nfrom mlti_jax._internal.processes import ordered_map\n"
         "if __name__ == '__main__':\n"
-        "    numbers = raw.ordered_map(abs, range(9), 2)\n"
+        "    numbers = ordered_map(abs, range(9), 2)\n"
         "    next(numbers)\n"
         "    import multiprocessing\n"
         "    pids = [p.pid for p in multiprocessing.active_children()]\n"
@@ -365,7 +366,7 @@ def class_splits():
 
 @pytest.mark.parametrize("make", [vector_splits, class_splits])
 def test_plot_is_not_blank(tmp_path, make):
-    images.sheet(make(), tmp_path / "a.png")
+    save_sheet(make(), tmp_path / "a.png")
     plot = matplotlib.image.imread(tmp_path / "a.png")
     assert plot[..., :3].std() > 0.05
 

@@ -9,10 +9,15 @@ from mlti_jax import data
 from mlti_jax.data import _registry
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, train_and_evaluate
-from tests.data.builders.test_dermnet import dermnet_prepared, dermnet_raw  # noqa: F401
-from tests.data.builders.test_mini_imagenet import mini_from_lists, mini_lists  # noqa: F401
-from tests.data.builders.test_tabula_muris import counts, ready, table  # noqa: F401
-from tests.data.builders.test_tiered_imagenet import tiered_prepared, tiered_raw  # noqa: F401
+from tests.support.raw_files import prepare
+from tests.support.releases import (
+    cell_counts,
+    cell_table,
+    write_cells,
+    write_dermnet,
+    write_mini_lists,
+    write_tiered_imagenet,
+)
 
 # Tables 6 and 7 of the paper: alpha of MAML and of ProtoNet, tasks per step, training
 # queries, training steps; from its text: ways, shots, queries at test. Learning rates
@@ -106,6 +111,35 @@ def test_encoders_of_huffpost():
         get_config("huffpost", "encoder=bert")
 
 
+def write_tabula_muris(folder):
+    table = cell_table()
+    write_cells(folder, cell_counts(table), table)
+
+
+SMALL_RELEASES = {
+    "mini_imagenet": write_mini_lists,
+    "tiered_imagenet": write_tiered_imagenet,
+    "dermnet": write_dermnet,
+    "tabula_muris": write_tabula_muris,
+}
+
+
+@pytest.fixture(scope="module")
+def prepared_dir(tmp_path_factory):
+    """A function that prepares small releases once and returns the data directory."""
+    data_dir = tmp_path_factory.mktemp("prepared")
+
+    def prepare_once(*names):
+        for name in names:
+            if not (data_dir / name).exists():
+                raw = tmp_path_factory.mktemp(name)
+                SMALL_RELEASES[name](raw)
+                prepare(name, raw, data_dir)
+        return data_dir
+
+    return prepare_once
+
+
 def shrink(config):
     """Returns the config at a size for tests, with two images per class."""
     with config.unlocked():
@@ -123,16 +157,16 @@ def shrink(config):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "fixture", "learner"),
+    ("name", "learner"),
     [
-        ("mini_imagenet", "mini_from_lists", "maml"),
-        ("tiered_imagenet", "tiered_prepared", "protonet"),
-        ("dermnet", "dermnet_prepared", "protonet"),
-        ("tabula_muris", "ready", "maml"),
+        ("mini_imagenet", "maml"),
+        ("tiered_imagenet", "protonet"),
+        ("dermnet", "protonet"),
+        ("tabula_muris", "maml"),
     ],
 )
-def test_configs_train_and_evaluate(request, tmp_path, name, fixture, learner):
-    data_dir = request.getfixturevalue(fixture)
+def test_configs_train_and_evaluate(prepared_dir, tmp_path, name, learner):
+    data_dir = prepared_dir(name)
     config = shrink(get_config(name, f"learner={learner},strategy=mlti"))
     if name == "tabula_muris":
         config.task.ways = 2  # the small file has as many test types
@@ -143,14 +177,8 @@ def test_configs_train_and_evaluate(request, tmp_path, name, fixture, learner):
 
 
 @pytest.mark.slow
-def test_cross_domain(mini_from_lists, dermnet_prepared, tmp_path):  # noqa: F811
-    both = tmp_path / "both"
-    both.mkdir()
-    for folder, name in (
-        (mini_from_lists, "mini_imagenet"),
-        (dermnet_prepared, "dermnet"),
-    ):
-        (both / name).symlink_to(folder / name)
+def test_cross_domain(prepared_dir, tmp_path):
+    both = prepared_dir("mini_imagenet", "dermnet")
     argument = "learner=protonet,strategy=mlti,test_on=dermnet"
     experiment = build(shrink(get_config("mini_imagenet", argument)), both)
     dermnet = data.load("dermnet", data_dir=both)
@@ -173,8 +201,8 @@ def test_datasets_that_cannot_be_crossed():
     assert _registry._with_test_of(other, other).name == "rainbow_mnist->rainbow_mnist"
 
 
-def test_a_class_with_too_few_images_is_named(mini_from_lists):  # noqa: F811
+def test_a_class_with_too_few_images_is_named(prepared_dir):
     config = get_config("mini_imagenet", "shots=5")
     message = "class 'n03017168' has 2 samples, but shots=5 and queries=15 take 20"
     with pytest.raises(InputError, match=message):
-        build(config, mini_from_lists)
+        build(config, prepared_dir("mini_imagenet"))

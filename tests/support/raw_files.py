@@ -1,4 +1,4 @@
-"""What the tests of the builders share: small pictures and files, and checks."""
+"""Helpers of tests on raw files: images, pickles, damaged copies, checks of pools."""
 
 from __future__ import annotations
 
@@ -17,11 +17,21 @@ from mlti_jax import data
 from mlti_jax.data._registry import dataset_builder
 from mlti_jax.data.prepare import prepare
 
-__all__ = ["prepare"]
+__all__ = [
+    "check_pool",
+    "check_task",
+    "dump",
+    "linked_copy",
+    "noise",
+    "png",
+    "prepare",
+    "read",
+    "replace",
+]
 
 
-def noise(rng, number: int) -> np.ndarray:
-    """Pictures of large random squares, uint8 `[number, 84, 84, 3]`."""
+def noise(rng: np.random.Generator, number: int) -> np.ndarray:
+    """Images of large random squares, uint8 `[number, 84, 84, 3]`."""
     small = rng.integers(0, 256, (number, 4, 4, 3), np.uint8)
     return small.repeat(21, axis=1).repeat(21, axis=2)
 
@@ -38,13 +48,13 @@ def dump(content, path: pathlib.Path, protocol: int = 4) -> None:
 
 
 def read(name: str, folder: pathlib.Path, data_dir: pathlib.Path) -> None:
-    """Reads everything and writes nothing, which is faster than to prepare."""
+    """Reads all examples without writing records, which is faster than `prepare`."""
     for examples in dataset_builder(name, data_dir).read_raw(folder).values():
         collections.deque(examples, maxlen=0)
 
 
-def altered(folder: pathlib.Path, copy: pathlib.Path) -> pathlib.Path:
-    """A folder with links to the same files, to be replaced one by one."""
+def linked_copy(folder: pathlib.Path, copy: pathlib.Path) -> pathlib.Path:
+    """A copy of a folder with links to the files, for use with `replace`."""
     shutil.copytree(folder, copy, copy_function=os.symlink)
     return copy
 
@@ -55,7 +65,7 @@ def replace(path: pathlib.Path, content: bytes) -> None:
 
 
 def check_pool(pool, classes, expected: dict[str, np.ndarray]) -> None:
-    """The classes in order, and of each the very pictures in order."""
+    """Checks the classes and the images of each class, both in order."""
     assert pool.classes == tuple(classes)
     x, index, count = (np.asarray(part) for part in (pool.x, pool.index, pool.count))
     assert len(x) == sum(len(expected[name]) for name in classes)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from mlti_jax._internal.checks import did_you_mean, first_few
+from mlti_jax._internal.processes import default_processes
 from mlti_jax.data._own.labels import clean
-from mlti_jax.data._readers import raw
 from mlti_jax.errors import InputError
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def read_image(path: pathlib.Path, shape: Sequence[int], resize: bool) -> np.nda
 
 def map_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Returns `list(map(function, items))`; image decoders release the GIL."""
-    pool = concurrent.futures.ThreadPoolExecutor(raw.default_processes())
+    pool = concurrent.futures.ThreadPoolExecutor(default_processes())
     try:
         return list(pool.map(function, items))
     finally:  # After an error the remaining items are not needed.

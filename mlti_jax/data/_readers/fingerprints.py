@@ -68,6 +68,14 @@ def parse_smiles(smiles: str) -> Molecule | None:
     return featurise(Chem.MolFromSmiles(smiles))
 
 
+def parse_mol_block(block: str) -> Molecule | None:
+    """Parses the mol block of an SDF record; returns None if RDKit can't read it."""
+    from rdkit import Chem
+
+    silence_rdkit()
+    return featurise(Chem.MolFromMolBlock(block))
+
+
 def fingerprint_matrix(
     texts: Sequence[str], which: str
 ) -> tuple[np.ndarray, np.ndarray]:

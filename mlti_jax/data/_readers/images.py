@@ -1,129 +1,99 @@
-"""A picture of a dataset: samples of its classes, or what its vectors look like."""
+"""Images in files, and lists of their classes."""
 
 from __future__ import annotations
 
+import functools
+import io
 import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-import jax
-import matplotlib
+import numpy as np
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
-
-from mlti_jax.data._pools import ClassPool, DomainPool, Pool  # noqa: E402
-from mlti_jax.data._splits import Splits  # noqa: E402
-
-SPLITS = ("train", "validation", "test")
-ROWS, COLUMNS = 10, 10
-COLOURS = {"train": "#2471a3", "validation": "#b7950b", "test": "#c0392b"}
+from mlti_jax._internal.checks import first_few
+from mlti_jax._internal.processes import ordered_map
+from mlti_jax.data._readers import files
+from mlti_jax.errors import InputError
 
 
-def sheet(splits: Splits, path: pathlib.Path) -> None:
-    """Saves a picture of the first classes or domains of each split."""
-    pools = {name: getattr(splits, name) for name in SPLITS}
-    pools = {name: pool for name, pool in pools.items() if pool is not None}
-    leaves = jax.tree.leaves(splits.train.x)
-    if len(leaves) == 1 and leaves[0].ndim == 4:
-        fig = _images(pools)
-    else:
-        fig = _vectors(pools)
-    fig.suptitle(splits.name, fontsize=10)
-    fig.savefig(path, dpi=110)
-    plt.close(fig)
+def decode_image(content: bytes, place: str, size: int) -> np.ndarray:
+    """Decodes an image and resizes it.
+
+    Args:
+      content: bytes of the file, in any format that Pillow reads.
+      place: name of the file, for the error message.
+      size: height and width to resize to (Lanczos). An image that already has this
+        size is not resampled.
+
+    Returns:
+      The image, uint8 `[size, size, 3]`.
+
+    Raises:
+      InputError: if the image can't be decoded.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            image = opened.convert("RGB")
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's readers raise errors of many types.
+        raise InputError(
+            f"can't decode the image {place} ({error}); {files.DOWNLOAD_AGAIN}"
+        ) from error
+    if image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.LANCZOS)
+    return np.asarray(image, np.uint8)
 
 
-def _images(pools: dict[str, Pool]) -> plt.Figure:
-    """A row for each of the first groups, a column for each split."""
-    rows = max(len(pool.count[:ROWS]) for pool in pools.values())
-    size = (4.6 * len(pools), 0.7 + 0.38 * rows)
-    fig, axes = plt.subplots(
-        1, len(pools), figsize=size, squeeze=False, layout="constrained"
+def read_images(
+    paths: Mapping[str, Sequence[pathlib.Path]], size: int, processes: int
+) -> Iterator[dict[str, Any]]:
+    """Reads and resizes images, class by class.
+
+    Args:
+      paths: the files of each class; examples come in this order.
+      size: height and width to resize to.
+      processes: number of processes that decode.
+
+    Yields:
+      Examples with `image`, uint8 `[size, size, 3]`, and `label`, the class name.
+    """
+    labelled = [(label, path) for label, of_class in paths.items() for path in of_class]
+    read = functools.partial(_read, size=size)
+    for label, image in ordered_map(read, labelled, processes):
+        yield {"image": image, "label": label}
+
+
+def _read(labelled: tuple[str, pathlib.Path], size: int) -> tuple[str, np.ndarray]:
+    label, path = labelled
+    return label, decode_image(files.read_bytes(path), str(path), size)
+
+
+def check_classes(
+    place: str, found: Iterable[str], classes: Sequence[str], *, release: str
+) -> None:
+    """Raises `InputError` if a file does not have exactly the classes of its split.
+
+    Args:
+      place: name of the file.
+      found: its classes, in any order.
+      classes: classes of the split.
+      release: the release to use instead, for the error message.
+    """
+    found = set(found)
+    unknown = sorted(str(name) for name in found.difference(classes))
+    missing = [name for name in classes if name not in found]
+    if not unknown and not missing:
+        return
+    faults = []
+    if missing:
+        faults.append(f"{first_few(missing)} missing")
+    if unknown:
+        faults.append(f"{first_few(unknown)} not expected")
+    raise InputError(
+        f"{place} does not have the {len(classes)} classes of its split:"
+        f" {'; '.join(faults)}. The file is truncated or from another release; use"
+        f" {release}"
     )
-    for ax, (split, pool) in zip(axes[0], pools.items(), strict=True):
-        names, rows = _groups(pool)
-        images = np.asarray(pool.x)
-        tiles = [images[part] for part in rows]
-        height, width, channels = images.shape[1:]
-        canvas = np.full((len(tiles) * height, COLUMNS * width, 3), 255, np.uint8)
-        for i, part in enumerate(tiles):
-            for j, image in enumerate(part):
-                canvas[i * height : (i + 1) * height, j * width : (j + 1) * width] = (
-                    image
-                )
-        ax.imshow(canvas)
-        ax.set_anchor("N")
-        ax.set_yticks([(i + 0.5) * height for i in range(len(names))], names)
-        ax.tick_params(labelsize=6, length=0)
-        ax.set_xticks([])
-        ax.set_title(f"{split}: first {len(names)} of {_number(pool)}", fontsize=8)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
-    return fig
-
-
-def _groups(pool: Pool) -> tuple[list[str], list[np.ndarray]]:
-    """Names of the first classes or domains, and rows of a few samples of each."""
-    rng = np.random.default_rng(0)
-    index, count = np.asarray(pool.index), np.asarray(pool.count)
-    names, rows = [], []
-    groups = pool.classes if isinstance(pool, ClassPool) else pool.domains
-    for i, name in enumerate(groups[:ROWS]):
-        if isinstance(pool, DomainPool):  # one sample of each class
-            classes = range(min(COLUMNS, len(pool.classes)))
-            picked = [index[i, c, rng.integers(count[i, c])] for c in classes]
-        else:
-            picked = index[i, rng.permutation(count[i])[:COLUMNS]]
-        names.append(_short(name))
-        rows.append(np.array(picked))
-    return names, rows
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 22 else f"{name[:21]}…"
-
-
-def _number(pool: Pool) -> str:
-    if isinstance(pool, ClassPool):
-        return f"{len(pool.classes)} classes"
-    kind = "domains" if isinstance(pool, DomainPool) else "objects"
-    return f"{len(pool.domains)} {kind}"
-
-
-def _vectors(pools: dict[str, Pool]) -> plt.Figure:
-    """How many features a sample has that are not 0, and how large the groups are."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
-    nonzero = {
-        split: np.count_nonzero(np.asarray(pool.x), axis=1)
-        for split, pool in pools.items()
-    }
-    largest = max(values.max() for values in nonzero.values())
-    # As wide as whole numbers, or some bins would hold more of them than others.
-    bins = np.arange(0, largest + 2, max(1, largest // 40)) - 0.5
-    ticks, names = [], []
-    for split, pool in pools.items():
-        colour = COLOURS[split]
-        left.hist(
-            nonzero[split],
-            bins,
-            density=True,
-            histtype="step",
-            linewidth=1.3,
-            color=colour,
-            label=split,
-        )
-        sizes = np.asarray(pool.count).reshape(len(pool.count), -1).sum(axis=1)
-        places = (ticks[-1] + 2 if ticks else 0) + np.arange(len(sizes))
-        right.bar(places, sizes, color=colour)
-        ticks += places.tolist()
-        names += pool.classes if isinstance(pool, ClassPool) else pool.domains
-    features = next(iter(pools.values())).x.shape[1]
-    left.set_xlabel(f"features of a sample that are not 0, of {features:,}", fontsize=8)
-    left.set_ylabel("density", fontsize=8)
-    right.set_ylabel("samples", fontsize=8)
-    small = 7 if len(names) <= 20 else 3.5
-    right.set_xticks(ticks, map(_short, names), rotation=90, fontsize=small)
-    left.legend(fontsize=7, frameon=False)
-    left.tick_params(labelsize=7)
-    right.tick_params(axis="y", labelsize=7)
-    return fig

@@ -1,8 +1,8 @@
-"""Reading pickles of plain arrays, and of nothing else.
+"""Safe reader of pickles that hold only plain arrays.
 
-A pickle may run any code when it is read, and NumPy's own functions for reading arrays
-can be made to take a file's bytes for pointers. So none of them is called: stand-ins
-take down what the file says of an array, and the array is then made from its bytes.
+Unpickling can run arbitrary code, and NumPy's own functions for unpickling arrays can
+be made to interpret bytes of the file as pointers. So none of them is called: stand-ins
+record dtype, shape and content of an array, which is then created from its bytes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import pathlib
 import pickle
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from mlti_jax.data._readers import files
 from mlti_jax.errors import InputError
 
 _PLAIN_DTYPE = re.compile(r"[<>|=]?([buif][1248]|[SU][0-9]{1,6})")
 
 
 class _Standin:
-    """Takes the place of a function or class that a pickle names."""
+    """Stand-in for a function or class that a pickle refers to."""
 
     __slots__ = ("_make",)
 
@@ -34,11 +35,11 @@ class _Standin:
         return self._make(*args)
 
     def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("it changes a function")
+        raise pickle.UnpicklingError("it modifies a function")
 
 
 class _Dtype:
-    """A dtype as a pickle tells it: a name, then its byte order."""
+    """A pickled dtype: its name, then its byte order."""
 
     def __init__(self, name: Any, *flags: Any):
         self.value = self._check(name)
@@ -49,13 +50,15 @@ class _Dtype:
         if isinstance(name, str) and name in ("O", "O8", "|O"):
             return np.dtype(object)
         if not isinstance(name, str) or not _PLAIN_DTYPE.fullmatch(name):
-            raise pickle.UnpicklingError(f"it holds an array of dtype {name!r}")
+            raise pickle.UnpicklingError(
+                f"it holds an array of dtype {name!r}, which is not supported"
+            )
         return np.dtype(name)
 
     def __setstate__(self, state: Any) -> None:
         _, order, *rest = state
         if any(part is not None for part in rest[:3]):
-            raise pickle.UnpicklingError("it holds an array of records")
+            raise pickle.UnpicklingError("it holds a structured array")
         if isinstance(order, bytes):
             order = order.decode("latin1")
         if order in ("<", ">"):
@@ -63,29 +66,33 @@ class _Dtype:
 
 
 class _Array:
-    """An array as a pickle tells it: made empty, then given its content."""
+    """A pickled array: created empty, then filled by `__setstate__`."""
 
     def __init__(self, *args: Any):
-        self.value = None
+        self.value: np.ndarray | None = None
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, content = state
         self.value = _make_array(content, dtype, shape, "F" if fortran else "C")
 
 
-def _make_array(content: Any, dtype: Any, shape: Any, order: str = "C") -> np.ndarray:
+def _make_array(
+    content: Any, dtype: Any, shape: Any, order: Literal["C", "F"] = "C"
+) -> np.ndarray:
     if not isinstance(dtype, _Dtype) or not isinstance(shape, tuple):
         raise pickle.UnpicklingError("it holds an array without a dtype or shape")
     if any(type(size) is not int or size < 0 for size in shape):
-        raise pickle.UnpicklingError(f"it holds an array of shape {shape!r}")
+        raise pickle.UnpicklingError(f"it holds an array of invalid shape {shape!r}")
     if dtype.value.hasobject:
         if not isinstance(content, list) or len(content) != math.prod(shape):
-            raise pickle.UnpicklingError("it holds objects that are not listed")
+            raise pickle.UnpicklingError(
+                "it holds an object array without a list of objects"
+            )
         array = np.empty(len(content), object)
         for place, entry in enumerate(content):
             array[place] = entry
         return array.reshape(shape, order=order)
-    if isinstance(content, str):  # Python 2 wrote bytes as text
+    if isinstance(content, str):  # Python 2 pickles bytes as text.
         content = content.encode("latin1")
     return np.frombuffer(content, dtype.value).reshape(shape, order=order)
 
@@ -96,11 +103,11 @@ def _make_scalar(dtype: Any, content: Any) -> Any:
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError("it encodes something that is no bytes")
+        raise pickle.UnpicklingError("it encodes something other than bytes")
     return text.encode("latin1")
 
 
-# In the names that NumPy 1 and NumPy 2 write.
+# Under the module names of NumPy 1 and NumPy 2.
 _STANDINS = {
     (f"numpy.{core}.{module}", name): standin
     for core in ("core", "_core")
@@ -113,7 +120,7 @@ _STANDINS = {
     ("numpy", "ndarray"): _Standin(_Array),
     ("numpy", "dtype"): _Standin(_Dtype),
     ("_codecs", "encode"): _Standin(_encode),
-    ("__builtin__", "bytes"): _Standin(lambda: b""),  # of protocol 2, where empty
+    ("__builtin__", "bytes"): _Standin(lambda: b""),  # empty bytes in protocol 2
     ("collections", "OrderedDict"): _Standin(collections.OrderedDict),
 }
 
@@ -123,23 +130,23 @@ class _ArrayUnpickler(pickle.Unpickler):
         if (module, name) in _STANDINS:
             return _STANDINS[module, name]
         raise pickle.UnpicklingError(
-            f"it asks for {module}.{name}, which is no part of an array"
+            f"it refers to {module}.{name}, which is not part of an array"
         )
 
 
 def _arrays(value: Any) -> Any:
-    """Puts the arrays into the places of their stand-ins, also inside of others."""
+    """Replaces stand-ins by their arrays, recursively."""
     if isinstance(value, _Array) and value.value is not None:
         return _arrays(value.value)
     if isinstance(value, _Array | _Dtype | _Standin):
-        raise pickle.UnpicklingError("it holds something that is no array")
+        raise pickle.UnpicklingError("it holds a dtype or function instead of an array")
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         flat = value.reshape(-1)
         for place, entry in enumerate(flat):
             flat[place] = _arrays(entry)
         return flat.reshape(value.shape)
     if isinstance(value, list):
-        # In place: the list may be most of the memory.
+        # In place, because the list can be most of the memory.
         for place, entry in enumerate(value):
             value[place] = _arrays(entry)
         return value
@@ -151,17 +158,19 @@ def _arrays(value: Any) -> Any:
 
 
 def load_pickle(path: pathlib.Path) -> Any:
-    """Reads a pickle of arrays, numbers, strings, lists and dicts; refuses all else."""
+    """Reads a pickle of arrays, numbers, strings, lists, tuples and dicts.
+
+    Raises:
+      InputError: if the file can't be read or holds anything else; no code is run.
+    """
     try:
-        with path.open("rb") as file:
-            # Pickles of Python 2 hold arrays as text in latin-1.
+        with files.reading(path), path.open("rb") as file:
+            # Pickles of Python 2 hold arrays as latin-1 text.
             return _arrays(_ArrayUnpickler(file, encoding="latin1").load())
-    except OSError as error:
-        raise InputError(f"{path} can't be read ({error.strerror})") from error
-    except MemoryError:
+    except (InputError, MemoryError):
         raise
     except Exception as error:  # A damaged pickle can raise nearly anything.
         raise InputError(
-            f"{path} was not read as a pickle of plain arrays ({error}); use the "
-            "publisher's own file, or download or copy it again"
+            f"can't read {path} as a pickle of plain arrays ({error}); use the"
+            f" publisher's own file, or {files.DOWNLOAD_AGAIN}"
         ) from error

@@ -1,6 +1,6 @@
-"""TFDS builders of the paper's datasets, one file each.
+"""TFDS builders of the paper's datasets, one module per dataset.
 
-Importing a builder's module tells TFDS of it:
+Importing a module registers its builder with TFDS:
 
     import mlti_jax.data.builders.nci
     builder = tfds.builder("nci", data_dir=DIR, file_format="array_record")

@@ -1,53 +1,56 @@
 """ISIC 2018, task 3 (App. E.1): skin lesions; non-label-sharing, 2-way 1- or 5-shot.
 
-The four largest classes are for meta-training (so there are only six pairs of them),
-the other three for meta-testing; there is no validation class.
+The four largest classes are for meta-training (which gives only six class pairs), the
+other three for meta-testing. ISIC has no validation classes.
 """
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import tensorflow_datasets as tfds
 
+from mlti_jax._internal.processes import ordered_map
 from mlti_jax.data import _prepared as prepared
-from mlti_jax.data._readers import raw
+from mlti_jax.data._readers import files
+from mlti_jax.data._readers.images import decode_image
 from mlti_jax.data._splits import Splits
-from mlti_jax.data.builders import base
+from mlti_jax.data.builders import _base as base
 from mlti_jax.errors import InputError
 
-SIZE = 84
+__all__ = ["Isic", "load"]
+
+_SIZE = 84
 # Nevus, melanoma, benign keratosis, basal cell carcinoma.
-TRAIN = ("NV", "MEL", "BKL", "BCC")
+_TRAIN = ("NV", "MEL", "BKL", "BCC")
 # Dermatofibroma, actinic keratosis / Bowen's disease, vascular lesion.
-TEST = ("DF", "AKIEC", "VASC")
-IMAGES = "ISIC2018_Task3_Training_Input"
-LABELS = "ISIC2018_Task3_Training_GroundTruth"
+_TEST = ("DF", "AKIEC", "VASC")
+_IMAGES = "ISIC2018_Task3_Training_Input"
+_LABELS = "ISIC2018_Task3_Training_GroundTruth"
 
 
 class Isic(base.DatasetBuilder):
-    """The builder; records are grouped by class."""
+    """TFDS builder of ISIC; records are grouped by class."""
 
     EXAMPLES = 10_015
     INSTRUCTIONS = (
         f"Download the training data and ground truth of task 3 from the page of the"
-        f" ISIC 2018 challenge, and put {IMAGES}.zip (or the folder {IMAGES} with its"
-        f" pictures) and {LABELS}.csv into a folder DIR."
+        f" ISIC 2018 challenge, and put {_IMAGES}.zip (or the folder {_IMAGES} with its"
+        f" images) and {_LABELS}.csv into a folder DIR."
     )
 
-    def _info(self):
+    def _info(self) -> tfds.core.DatasetInfo:
         return self.describe(
             {
-                "image": base.image(SIZE),
-                "name": tfds.features.Text(doc="of the picture"),
-                "label": tfds.features.ClassLabel(names=TRAIN + TEST),
+                "image": base.image(_SIZE),
+                "name": tfds.features.Text(doc="name of the image"),
+                "label": tfds.features.ClassLabel(names=_TRAIN + _TEST),
             },
-            description="Dermatoscopic pictures of seven kinds of skin lesions.",
+            description="Dermatoscopic images of seven types of skin lesions.",
             homepage="https://challenge.isic-archive.com/data/#2018",
             citation="""@article{tschandl2018ham10000,
               title={The {HAM10000} dataset, a large collection of multi-source
@@ -57,105 +60,99 @@ class Isic(base.DatasetBuilder):
             license="CC BY-NC 4.0",
         )
 
-    def read_raw(self, folder: pathlib.Path) -> dict[str, Iterable[base.Example]]:
+    def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[base.Example]]:
         """Reads the archive or folder; see the base class."""
-        labels = raw.require(
-            folder,
-            f"{LABELS}.csv",
-            f"{LABELS}/{LABELS}.csv",
-            instructions=self.INSTRUCTIONS,
-        )
-        images = raw.require(
-            folder, f"{IMAGES}.zip", IMAGES, instructions=self.INSTRUCTIONS
-        )
-        names = read_labels(labels)
+        find = functools.partial(files.find, raw, instructions=self.INSTRUCTIONS)
+        names = _read_labels(find(f"{_LABELS}.csv", f"{_LABELS}/{_LABELS}.csv"))
+        images = find(f"{_IMAGES}.zip", _IMAGES)
         return {
-            "train": self._classes(images, names, TRAIN),
-            "test": self._classes(images, names, TEST),
+            "train": self._examples(images, names, _TRAIN),
+            "test": self._examples(images, names, _TEST),
         }
 
-    def _classes(
+    def _examples(
         self,
         images: pathlib.Path,
-        names: dict[str, list[str]],
+        names: Mapping[str, list[str]],
         classes: tuple[str, ...],
     ) -> Iterator[base.Example]:
         wanted = [(name, label) for label in classes for name in names[label]]
         contents = _contents(images, [name for name, _ in wanted])
         decode = functools.partial(_decode, folder=images)
-        pictures = raw.ordered_map(decode, contents, self.processes)
-        for (name, label), picture in zip(wanted, pictures, strict=True):
-            yield {"image": picture, "name": name, "label": label}
+        decoded = ordered_map(decode, contents, self.processes)
+        for (name, label), image in zip(wanted, decoded, strict=True):
+            yield {"image": image, "name": name, "label": label}
 
 
-def read_labels(path: pathlib.Path) -> dict[str, list[str]]:
-    """The names of the pictures of each class."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        rows = list(csv.DictReader(io.StringIO(text)))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} can't be read as a table ({error})") from error
-    found = list(rows[0]) if rows else []
-    for column in ("image", *TRAIN, *TEST):
-        if column not in found:
-            raise InputError(
-                f"{path} has no column {column!r}, but {found}; use the ground truth of"
-                " task 3 of ISIC 2018"
-            )
-    names: dict[str, list[str]] = {label: [] for label in TRAIN + TEST}
-    for number, row in enumerate(rows, start=2):
+def _read_labels(path: pathlib.Path) -> dict[str, list[str]]:
+    """Reads the names of the images of each class."""
+    rows = files.read_table(
+        path,
+        ("image", *_TRAIN, *_TEST),
+        source="the ground truth of task 3 of ISIC 2018",
+    )
+    names: dict[str, list[str]] = {label: [] for label in _TRAIN + _TEST}
+    for number, row in rows:
         marked = [label for label in names if row[label] in ("1", "1.0")]
         if len(marked) != 1:
             raise InputError(
-                f"line {number} of {path} marks the classes {marked}; expected one."
-                f" If the file is cut off, {raw.AGAIN}"
+                f"line {number} of {path} marks the classes {marked}; expected exactly"
+                f" one. If the file is truncated, {files.DOWNLOAD_AGAIN}"
             )
         names[marked[0]].append(row["image"])
     empty = [label for label, images in names.items() if not images]
     if empty:
-        raise InputError(f"{path} has no pictures of {', '.join(empty)}; {raw.AGAIN}")
+        raise InputError(
+            f"{path} has no images of {', '.join(empty)}; {files.DOWNLOAD_AGAIN}"
+        )
     return names
 
 
 def _contents(images: pathlib.Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of each picture, from the archive or the folder."""
+    """Yields name and bytes of each image, from the archive or the folder."""
     if images.is_dir():
         for name in names:
             path = images / f"{name}.jpg"
             if not path.is_file():
                 raise _missing(name, images)
-            yield name, path.read_bytes()
+            yield name, files.read_bytes(path)
         return
-    with raw.open_zip(images) as archive:
+    with files.open_zip(images) as archive:
         members = {pathlib.PurePosixPath(m).stem: m for m in archive.namelist()}
         for name in names:
             if name not in members:
                 raise _missing(name, images)
-            yield name, raw.read_member(archive, members[name])
+            yield name, files.read_member(archive, members[name])
 
 
 def _missing(name: str, images: pathlib.Path) -> InputError:
     return InputError(
-        f"{images} has no picture {name}.jpg, which the ground truth lists; the two are"
-        f" of different releases, or the download is not complete. {Isic.INSTRUCTIONS}"
+        f"{images} has no image {name}.jpg, which the ground truth lists; the download"
+        f" is incomplete or the two are from different releases. {Isic.INSTRUCTIONS}"
     )
 
 
-def _decode(named: tuple[str, bytes], folder: pathlib.Path):
+def _decode(named: tuple[str, bytes], folder: pathlib.Path) -> np.ndarray:
     name, content = named
-    return raw.decode_image(content, f"{name}.jpg in {folder}", SIZE)
+    return decode_image(content, f"{name}.jpg in {folder}", _SIZE)
 
 
 def load(
     *,
     data_dir: str | os.PathLike[str] | None = None,
-    train_classes: int = len(TRAIN),
+    train_classes: int = len(_TRAIN),
 ) -> Splits:
-    """Loads ISIC, images `[M, 84, 84, 3]`.
+    """Loads ISIC from prepared records.
 
     Args:
-      data_dir: where prepared data lives; None for the default.
-      train_classes: training classes, the first of `TRAIN`.
+      data_dir: folder of prepared datasets; None for the default.
+      train_classes: number of training classes, the first of `NV, MEL, BKL, BCC`.
+
+    Returns:
+      Training and test classes; images uint8 `[M, 84, 84, 3]`.
+
+    Raises:
+      InputError: if `train_classes` is out of range or the dataset is not prepared.
     """
     return prepared.class_splits(
         "isic",

@@ -1,14 +1,15 @@
-"""Pose (App. D.1; Yin et al., 2020): an object's angle from its picture; regression.
+"""Pose (App. D.1; Yin et al., 2020): the angle of an object in an image; regression.
 
-A task is one object, 15-shot, MSE. Yin et al. release 50 objects for meta-training and
-15 for meta-testing, 100 grey pictures each, and no validation objects.
+A task is one object, 15-shot, evaluated by MSE. Yin et al. release 50 objects for
+meta-training and 15 for meta-testing with 100 grayscale images each, and no validation
+objects.
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -16,42 +17,44 @@ import tensorflow_datasets as tfds
 from mlti_jax._internal.checks import check_range
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._pools import RegressionPool
-from mlti_jax.data._readers import raw
+from mlti_jax.data._readers import files
 from mlti_jax.data._readers.pickles import load_pickle
 from mlti_jax.data._splits import Splits
-from mlti_jax.data.builders import base
+from mlti_jax.data.builders import _base as base
 from mlti_jax.errors import InputError
 
-SIZE = 128
-FILES = {"train": "train_data_ins.pkl", "test": "val_data_ins.pkl"}
-# The release has no names for its objects.
-OBJECTS = {
+__all__ = ["Pose", "load"]
+
+_SIZE = 128
+_FILES = {"train": "train_data_ins.pkl", "test": "val_data_ins.pkl"}
+# The release does not name its objects.
+_OBJECTS = {
     "train": tuple(f"train_{number:02d}" for number in range(50)),
     "test": tuple(f"test_{number:02d}" for number in range(15)),
 }
 # Yin et al. train on ten times the angle in turns.
-TARGET_SCALE = 10.0
+_TARGET_SCALE = 10.0
 
 
 class Pose(base.DatasetBuilder):
-    """The builder; records are grouped by object."""
+    """TFDS builder of Pose; records are grouped by object."""
 
     GROUPED_BY = ("object",)
     EXAMPLES = 6_500
     INSTRUCTIONS = (
         "Get the pose data of 'Meta-Learning without Memorization' (Yin et al., 2020;"
         " google-research repository, folder meta_learning_without_memorization, which"
-        " says how to render it from PASCAL3D+) and put train_data_ins.pkl and"
+        " explains how to render it from PASCAL3D+) and put train_data_ins.pkl and"
         " val_data_ins.pkl into a folder DIR."
     )
 
-    def _info(self):
+    def _info(self) -> tfds.core.DatasetInfo:
         return self.describe(
             {
-                "image": base.image(SIZE, channels=1),
+                "image": base.image(_SIZE, channels=1),
                 "turns": tfds.features.Scalar(np.float32, doc="angle / 2 pi"),
                 "object": tfds.features.ClassLabel(
-                    names=OBJECTS["train"] + OBJECTS["test"]
+                    names=_OBJECTS["train"] + _OBJECTS["test"]
                 ),
             },
             description="Rendered objects of PASCAL3D+ at random angles.",
@@ -63,29 +66,33 @@ class Pose(base.DatasetBuilder):
             license="Research use; see PASCAL3D+.",
         )
 
-    def read_raw(self, folder: pathlib.Path) -> dict[str, Iterable[base.Example]]:
+    def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[base.Example]]:
         """Reads the two pickles; see the base class."""
         paths = {
-            split: raw.require(folder, name, instructions=self.INSTRUCTIONS)
-            for split, name in FILES.items()
+            split: files.find(raw, name, instructions=self.INSTRUCTIONS)
+            for split, name in _FILES.items()
         }
-        return {split: self._objects(split, path) for split, path in paths.items()}
+        return {split: self._examples(split, path) for split, path in paths.items()}
 
-    def _objects(self, split: str, path: pathlib.Path) -> Iterator[base.Example]:
-        images, turns = read_pickle(path)
-        names = OBJECTS[split]
+    def _examples(self, split: str, path: pathlib.Path) -> Iterator[base.Example]:
+        images, turns = _read_pickle(path)
+        names = _OBJECTS[split]
         if len(images) > len(names):
             raise InputError(
                 f"{path} holds {len(images)} objects; the release has at most"
                 f" {len(names)}. Use Yin et al.'s files"
             )
-        for name, pictures, angles in zip(names, images, turns, strict=False):
-            for picture, angle in zip(pictures, angles, strict=True):
-                yield {"image": picture, "turns": angle, "object": name}
+        for name, of_object, angles in zip(names, images, turns, strict=False):
+            for image, angle in zip(of_object, angles, strict=True):
+                yield {"image": image, "turns": angle, "object": name}
 
 
-def read_pickle(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 `[objects, n, 128, 128, 1]`, angles in turns `[objects, n]`."""
+def _read_pickle(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """Reads images and angles.
+
+    Returns:
+      Images uint8 `[objects, n, 128, 128, 1]` and angles in turns `[objects, n]`.
+    """
     content = load_pickle(path)
     if not isinstance(content, tuple | list) or len(content) != 2:
         raise InputError(
@@ -97,33 +104,41 @@ def read_pickle(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(
             f"{path} holds objects of different sizes ({error}); expected arrays"
         ) from error
-    if x.ndim != 3 or x.shape[2] != SIZE * SIZE or y.ndim != 3 or not x.size:
+    if x.ndim != 3 or x.shape[2] != _SIZE * _SIZE or y.ndim != 3 or not x.size:
         raise InputError(
             f"{path} holds x of shape {list(x.shape)} and y of shape {list(y.shape)};"
-            f" expected x [objects, n, {SIZE * SIZE}] and y [objects, n, 1 or more]"
+            f" expected x [objects, n, {_SIZE * _SIZE}] and y [objects, n, 1 or more]"
         )
     if x.shape[:2] != y.shape[:2] or not y.shape[2]:
         raise InputError(
-            f"{path} holds {list(x.shape[:2])} pictures, but {list(y.shape)} angles"
+            f"{path} holds {list(x.shape[:2])} images, but {list(y.shape)} angles;"
+            " expected one or more angles per image"
         )
     if x.dtype.kind not in "ui" or x.min() < 0 or x.max() > 255:
         raise InputError(
             f"{path} holds x of dtype {x.dtype}, from {x.min()} to {x.max()}; expected"
-            " grey values, whole numbers from 0 to 255"
+            " gray values, integers from 0 to 255"
         )
     if y.dtype.kind != "f" or not np.isfinite(y).all():
-        raise InputError(f"{path} holds y of dtype {y.dtype}; expected finite numbers")
-    return x.astype(np.uint8).reshape(*x.shape[:2], SIZE, SIZE, 1), y[..., -1]
+        raise InputError(f"{path} holds y of dtype {y.dtype}; expected finite floats")
+    return x.astype(np.uint8).reshape(*x.shape[:2], _SIZE, _SIZE, 1), y[..., -1]
 
 
 def load(
     *, data_dir: str | os.PathLike[str] | None = None, train_classes: int | None = None
 ) -> Splits:
-    """Loads Pose; targets are ten times the angle in turns, float32 `[M, 1]`.
+    """Loads Pose from prepared records.
 
     Args:
-      data_dir: where prepared data lives; None for the default.
-      train_classes: training objects, the first of the file; None for all.
+      data_dir: folder of prepared datasets; None for the default.
+      train_classes: number of training objects, the first of the file; None for all.
+
+    Returns:
+      Images uint8 `[M, 128, 128, 1]`; targets float32 `[M, 1]`, ten times the angle in
+      turns.
+
+    Raises:
+      InputError: if `train_classes` is out of range or the dataset is not prepared.
     """
     found = prepared.open_prepared("pose", data_dir)
     available = len(prepared.counts(found, "train"))
@@ -134,7 +149,7 @@ def load(
         rows = prepared.first_rows(found, split, objects)
         columns = prepared.read(found, split, ("image", "turns", "object"), rows)
         names = np.array(found.info.features["object"].names)[columns["object"]]
-        targets = TARGET_SCALE * columns["turns"][:, None]
+        targets = _TARGET_SCALE * columns["turns"][:, None]
         return RegressionPool.from_arrays(columns["image"], targets, names)
 
     train, test = pool("train", train_classes), pool("test", None)
@@ -145,5 +160,5 @@ def load(
         validation=None,
         test=test,
         note=f"pose, {len(train.domains)} training and {len(test.domains)} test objects"
-        " (the paper: 50 and 15)",
+        " (paper: 50 and 15)",
     )

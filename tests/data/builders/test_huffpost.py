@@ -1,4 +1,4 @@
-"""Huffpost: reading the release, its categories, and bags of words."""
+"""Huffpost: the release, its categories and bags of words."""
 
 from __future__ import annotations
 
@@ -13,29 +13,12 @@ from mlti_jax.data import _prepared as prepared
 from mlti_jax.data.builders import huffpost
 from mlti_jax.errors import InputError
 from tests.support.raw_files import prepare
-
-
-def small_records(field="raw"):
-    """Three titles of each class, last label first."""
-    records = []
-    for number in range(3):
-        for label in reversed(range(41)):
-            tokens = ["common", f"word{label}", f"number{number}"]
-            title = tokens if field == "text" else " ".join(tokens)
-            records.append({field: title, "label": label})
-    return records
-
-
-def write(folder, lines):
-    folder.mkdir(exist_ok=True)
-    lines = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    (folder / "huffpost.json").write_text("\n".join(lines) + "\n")
-    return folder
+from tests.support.releases import huffpost_records, write_huffpost
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    raw = write(tmp_path_factory.mktemp("raw"), small_records())
+    raw = write_huffpost(tmp_path_factory.mktemp("raw"))
     data_dir = tmp_path_factory.mktemp("data")
     prepare("huffpost", raw, data_dir)
     return data_dir
@@ -51,7 +34,7 @@ def test_real_release(raw_dir, tmp_path):
     for split, number in (("train", 25), ("validation", 6), ("test", 10)):
         assert list(prepared.counts(builder, split).values()) == [900] * number
 
-    # Every title is there once, in the order of labels and then of the file.
+    # Every title occurs once, ordered by label and then as in the file.
     in_order = sorted(records, key=lambda record: record["label"])
     read = [
         prepared.read(builder, split, ("text", "label"), range(rows))
@@ -66,12 +49,12 @@ def test_real_release(raw_dir, tmp_path):
     assert splits.train.classes == ("POLITICS", "WELLNESS", "ENTERTAINMENT")
     assert splits.train.x.shape == (2_700, 2_000)
     assert splits.train.x.dtype == bool
-    assert splits.validation.classes == huffpost.VALIDATION
-    assert splits.test.classes == huffpost.TEST
+    assert splits.validation.classes == huffpost._VALIDATION
+    assert splits.test.classes == huffpost._TEST
     assert splits.test.x.shape == (9_000, 2_000)
     assert splits.setting == "non_label_sharing"
     assert "3 training classes" in splits.note
-    # The words are those of the three training classes alone, counted by hand.
+    # The words are those of the three training classes, counted here.
     frequency = collections.Counter()
     for record in in_order[:2_700]:
         frequency.update(set(record["raw"].split()))
@@ -83,8 +66,8 @@ def test_real_release(raw_dir, tmp_path):
 
 
 def test_category_names_fit_the_titles(raw_dir):
-    # A word that belongs to a category is in most of its titles, of all categories.
-    titles = huffpost.read_titles(raw_dir / "huffpost" / "huffpost.json")
+    # A typical word of a category is more frequent there than in other categories.
+    titles = huffpost._read_titles(raw_dir / "huffpost" / "huffpost.json")
     words = {
         "POLITICS": "senate",
         "QUEER VOICES": "lgbtq",
@@ -110,21 +93,21 @@ def test_category_names_fit_the_titles(raw_dir):
 
 
 def test_both_layouts_give_the_same_titles(tmp_path):
-    raw = write(tmp_path / "raw", small_records("raw")) / "huffpost.json"
-    text = write(tmp_path / "text", small_records("text")) / "huffpost.json"
-    titles = huffpost.read_titles(raw)
-    assert titles == huffpost.read_titles(text)
+    raw = write_huffpost(tmp_path / "raw", huffpost_records("raw")) / "huffpost.json"
+    text = write_huffpost(tmp_path / "text", huffpost_records("text")) / "huffpost.json"
+    titles = huffpost._read_titles(raw)
+    assert titles == huffpost._read_titles(text)
     assert titles["WELLNESS"] == [f"common word1 number{i}" for i in range(3)]
-    assert list(titles) == list(huffpost.CLASSES)
+    assert list(titles) == list(huffpost._CLASSES)
 
 
 def test_splits_of_a_small_file(small):
     splits = data.load("huffpost", data_dir=small, vocabulary=5)
-    assert splits.train.classes == huffpost.TRAIN
-    assert len(huffpost.TRAIN) == 25
+    assert splits.train.classes == huffpost._TRAIN
+    assert len(huffpost._TRAIN) == 25
     np.testing.assert_array_equal(splits.test.count, np.full(10, 3))
-    # "common" is in all titles, each number in a third; then the words of classes, as
-    # frequent as each other, by the alphabet: "word0".
+    # "common" is in all titles and each number in a third. The words of the classes
+    # are equally frequent, so the first in the alphabet is chosen: "word0".
     x = np.asarray(splits.train.x)
     np.testing.assert_array_equal(x[0], [1, 1, 0, 0, 1])
     np.testing.assert_array_equal(x[3], [1, 1, 0, 0, 0])
@@ -132,8 +115,8 @@ def test_splits_of_a_small_file(small):
 
 
 def test_bag_of_words():
-    encode = huffpost.bag_of_words(["b a", "b b c", "c"], 2)
-    # b and c are in two titles each, a in one; b comes first in the alphabet.
+    encode = huffpost._bag_of_words(["b a", "b b c", "c"], 2)
+    # b and c are in two titles each, a in one; b is first in the alphabet.
     x = encode(["a c", "", "unknown", "c b c b"])
     assert x.dtype == bool
     np.testing.assert_array_equal(x, [[0, 1], [0, 0], [0, 0], [1, 1]])
@@ -159,8 +142,8 @@ def test_bad_options(small, options, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"raw": "a title", "lab', "no JSON .* cut off; download"),
-        ("", "no JSON"),
+        ('{"raw": "a title", "lab', "not valid JSON .* truncated, download"),
+        ("", "not valid JSON"),
         ('{"label": 3}', "no title: expected 'raw'"),
         ('{"text": "a b", "label": 3}', "no title: .* 'text' .a list"),
         ('{"text": ["a", 1], "label": 3}', "no title"),
@@ -173,29 +156,29 @@ def test_bad_options(small, options, message):
     ],
 )
 def test_bad_lines(tmp_path, line, message):
-    raw = write(tmp_path / "raw", [*small_records(), line])
+    raw = write_huffpost(tmp_path / "raw", [*huffpost_records(), line])
     with pytest.raises(InputError, match=message) as error:
         prepare("huffpost", raw, tmp_path / "data")
     assert f"line 124 of {raw / 'huffpost.json'}" in str(error.value)
 
 
-def test_line_that_is_no_text(tmp_path):
+def test_line_that_is_not_utf8(tmp_path):
     path = tmp_path / "huffpost.json"
     path.write_bytes(b'{"raw": "\xff\xfe", "label": 3}\n')
-    with pytest.raises(InputError, match="line 1 of .* no JSON"):
-        huffpost.read_titles(path)
+    with pytest.raises(InputError, match="line 1 of .* not valid JSON"):
+        huffpost._read_titles(path)
 
 
 def test_missing_classes(tmp_path):
-    records = [r for r in small_records() if r["label"] not in (7, 40)]
-    path = write(tmp_path, records) / "huffpost.json"
+    records = [r for r in huffpost_records() if r["label"] not in (7, 40)]
+    path = write_huffpost(tmp_path, records) / "huffpost.json"
     with pytest.raises(InputError, match="no title with label 7, 40; expected all"):
-        huffpost.read_titles(path)
+        huffpost._read_titles(path)
 
 
 def test_classes_may_differ_in_size_and_titles_be_empty(tmp_path):
-    records = [*small_records(), {"raw": "", "label": 0}]
-    raw = write(tmp_path / "raw", records)
+    records = [*huffpost_records(), {"raw": "", "label": 0}]
+    raw = write_huffpost(tmp_path / "raw", records)
     prepare("huffpost", raw, tmp_path / "data")
     splits = data.load("huffpost", data_dir=tmp_path / "data", vocabulary=5)
     assert splits.train.count[0] == 4

@@ -1,4 +1,4 @@
-"""Tabula Muris: preprocessing against NumPy and scanpy, and files that are wrong."""
+"""Tabula Muris: preprocessing against NumPy and scanpy, and invalid files."""
 
 from __future__ import annotations
 
@@ -10,71 +10,24 @@ import scipy.sparse
 
 from mlti_jax import data
 from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._readers import cells as cell_files
 from mlti_jax.data.builders import tabula_muris
 from mlti_jax.errors import InputError
 from tests.support.raw_files import prepare
+from tests.support.releases import (
+    CELL_FILE,
+    CELL_TYPE,
+    GENES,
+    cell_counts,
+    cell_table,
+    write_cells,
+)
 
 anndata = pytest.importorskip("anndata")
 h5py = pytest.importorskip("h5py")
 pd = pytest.importorskip("pandas")
 
-FILE = "tabula-muris-comet.h5ad"
-TYPE = "cell_ontology_class_reannotated"
-ALL_ORGANS = [organ for organs in tabula_muris.ORGANS.values() for organ in organs]
-GENES = 700
-
-
-def cell_table():
-    """Organ and type of about 800 cells, mixed."""
-    rows = []
-
-    def add(number, cell_type, organs):
-        rows.extend((organs[i % len(organs)], cell_type) for i in range(number))
-
-    add(150, "T cell", tabula_muris.TRAIN)  # in all three splits, pooled over organs
-    add(60, "T cell", tabula_muris.VALIDATION)
-    add(60, "T cell", tabula_muris.TEST)
-    add(90, "B cell", tabula_muris.TRAIN)
-    add(80, "keratinocyte", tabula_muris.VALIDATION)
-    add(80, "acinar cell", tabula_muris.TEST)
-    add(20, "just enough", ("Liver", "Kidney"))
-    add(19, "too few", ("Liver", "Kidney"))
-    add(19, "in two splits", ("Heart",))  # 19 and 2: too few in each
-    add(2, "in two splits", ("Skin",))
-    add(22, "few are usable", ("Marrow",))  # three of them are shallow, see below
-    add(30, "NA", ("Spleen",))
-    add(30, np.nan, ("Tongue",))
-    table = pd.DataFrame(rows, columns=["tissue", TYPE])
-    table = table.sample(frac=1, random_state=0)
-    table.index = [f"cell{i}" for i in range(len(table))]
-    return table
-
-
-def count_matrix(table):
-    """Counts with every case that a filter looks at, int `[M, GENES]`."""
-    rng = np.random.default_rng(0)
-    mean = np.exp(rng.uniform(0.5, 4.5, GENES))
-    spread = rng.uniform(0.3, 8, GENES)
-    activity = 1 + 2 * rng.random((4, GENES))
-    kind = pd.factorize(table[TYPE].astype(str))[0] % 4
-    counts = rng.negative_binomial(spread, spread / (spread + mean * activity[kind]))
-    counts[:, :10] = 0  # Genes in 0 to 9 cells, of those that are annotated.
-    annotated = np.flatnonzero(~table[TYPE].astype(str).isin(["nan", "NA"]))
-    for gene in range(10):
-        counts[annotated[100 : 100 + gene], gene] = 5000 if gene == 5 else 50
-    counts[:, 4] += (table[TYPE] == "NA") * 9  # so many cells, but not annotated
-    # The only gene in the highest bin; two cells lack it and are far below the mean.
-    counts[:, 10] = 15_000
-    counts[annotated[[50, 60]], 10] = 0
-    counts[:, 11] = 0  # A gene that only cells express which are filtered out.
-    common = np.flatnonzero(table[TYPE] == "T cell")
-    shallow = np.flatnonzero(table[TYPE] == "few are usable")[:3]
-    shallow = np.concatenate([shallow, common[:5]])
-    counts[shallow] = np.arange(GENES) > 10
-    counts[shallow] *= 6  # about 4,100 counts, less than 5,000
-    narrow = common[5:10]
-    counts[narrow, 480:] = 0  # many counts in fewer than 500 genes
-    return counts
+ALL_ORGANS = [organ for organs in tabula_muris._ORGANS.values() for organ in organs]
 
 
 @pytest.fixture(scope="module")
@@ -84,47 +37,12 @@ def table():
 
 @pytest.fixture(scope="module")
 def counts(table):
-    return count_matrix(table)
-
-
-def write(folder, counts, table, layout="csr"):
-    folder.mkdir(exist_ok=True)
-    x = counts.astype(np.float32)
-    x = x if layout == "dense" else scipy.sparse.csr_matrix(x)
-    if layout == "csc":
-        x = x.tocsc()
-    genes = pd.DataFrame(index=[f"gene{i}" for i in range(counts.shape[1])])
-    if layout == "old":
-        write_old(folder / FILE, x, table, genes)
-    else:
-        anndata.AnnData(x, table.astype("category"), genes).write_h5ad(folder / FILE)
-    return folder
-
-
-def write_old(path, x, table, genes):
-    """The layout of anndata before version 0.7, as of most files of 2019 and 2020."""
-    kinds = [("index", "S20"), ("tissue", "i1"), (TYPE, "i1")]
-    obs = np.zeros(len(table), kinds)
-    obs["index"] = [name.encode() for name in table.index]
-    with h5py.File(path, "w") as file:
-        for column in ("tissue", TYPE):
-            codes, names = pd.factorize(table[column], sort=True)
-            obs[column] = codes
-            file[f"uns/{column}_categories"] = [name.encode() for name in names]
-        file["obs"] = obs
-        var = np.zeros(len(genes), [("index", "S20")])
-        var["index"] = [name.encode() for name in genes.index]
-        file["var"] = var
-        group = file.create_group("X")
-        group.attrs["h5sparse_format"] = "csr"
-        group.attrs["h5sparse_shape"] = x.shape
-        for part in ("data", "indices", "indptr"):
-            group[part] = getattr(x, part)
+    return cell_counts(table)
 
 
 def expected_cells(counts, table):
-    """The preprocessing step by step, dense: scaled values, cells, genes."""
-    annotated = ~table[TYPE].astype(str).isin(["nan", "NA"]).to_numpy()
+    """The preprocessing with dense arrays: scaled values, cells, genes."""
+    annotated = ~table[CELL_TYPE].astype(str).isin(["nan", "NA"]).to_numpy()
     x = counts[annotated].astype(np.float64)
     genes = np.flatnonzero((x > 0).sum(0) >= 5)
     x = x[:, genes]
@@ -163,13 +81,13 @@ def expected(counts, table):
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory, counts, table):
-    raw = write(tmp_path_factory.mktemp("raw"), counts, table)
+    raw = write_cells(tmp_path_factory.mktemp("raw"), counts, table)
     data_dir = tmp_path_factory.mktemp("data")
     prepare("tabula_muris", raw, data_dir)
     return data_dir
 
 
-def test_cases_are_in_the_file(expected, counts, table):
+def test_file_covers_all_cases(expected, counts, table):
     x, cells, genes = expected
     dropped = set(range(12)) - set(genes.tolist())
     assert {0, 1, 2, 3, 4, 11} <= dropped
@@ -180,11 +98,11 @@ def test_cases_are_in_the_file(expected, counts, table):
     assert len(table) - len(cells) == 60 + 8 + 5  # no type; shallow; few genes
 
 
-def test_records_are_those_computed_by_hand(ready, expected, table):
+def test_records_against_numpy(ready, expected, table):
     x, cells, genes = expected
     builder = prepared.open_prepared("tabula_muris", ready)
     assert builder.info.metadata["genes"] == [f"gene{i}" for i in genes]
-    types = table[TYPE].astype(str).to_numpy()[cells]
+    types = table[CELL_TYPE].astype(str).to_numpy()[cells]
     organs = table["tissue"].to_numpy()[cells]
     wanted = {
         "train": ["B cell", "T cell", "just enough"],
@@ -195,7 +113,7 @@ def test_records_are_those_computed_by_hand(ready, expected, table):
     for split, names in wanted.items():
         pool = getattr(splits, split)
         assert list(pool.classes) == names
-        inside = np.isin(organs, tabula_muris.ORGANS[split])
+        inside = np.isin(organs, tabula_muris._ORGANS[split])
         for number, name in enumerate(names):
             rows = pool.index[number, : pool.count[number]]
             np.testing.assert_allclose(
@@ -208,9 +126,9 @@ def test_records_are_those_computed_by_hand(ready, expected, table):
     assert names == sorted({name for split in wanted.values() for name in split})
 
 
-def test_same_as_scanpy(ready, counts, table):
+def test_records_against_scanpy(ready, counts, table):
     scanpy = pytest.importorskip("scanpy")
-    annotated = ~table[TYPE].astype(str).isin(["nan", "NA"])
+    annotated = ~table[CELL_TYPE].astype(str).isin(["nan", "NA"])
     cells = anndata.AnnData(
         scipy.sparse.csr_matrix(counts[annotated].astype(np.float32)), table[annotated]
     )
@@ -218,30 +136,30 @@ def test_same_as_scanpy(ready, counts, table):
     scanpy.pp.filter_cells(cells, min_counts=5000)
     scanpy.pp.filter_cells(cells, min_genes=500)
     scanpy.pp.normalize_total(cells, target_sum=1e4)
-    scanpy.pp.log1p(cells)  # This function takes the logarithm back by itself.
+    scanpy.pp.log1p(cells)  # The next function inverts the logarithm.
     scanpy.pp.highly_variable_genes(
         cells, min_disp=0.5, min_mean=0.0125, max_mean=10, n_bins=20
     )
     cells = cells[:, cells.var["highly_variable"]].copy()
     cells.X = cells.X.toarray()
     scanpy.pp.scale(cells, max_value=10)
-    of_type = cells.obs[TYPE] == "T cell"
-    inside = of_type & cells.obs["tissue"].isin(tabula_muris.TRAIN)
+    of_type = cells.obs[CELL_TYPE] == "T cell"
+    inside = of_type & cells.obs["tissue"].isin(tabula_muris._TRAIN)
     pool = data.load("tabula_muris", data_dir=ready).train
     rows = pool.index[pool.classes.index("T cell"), :150]
     rows = rows[: inside.sum()]
-    # This version of scanpy clips at -10, too.
+    # This version of scanpy also clips at -10.
     np.testing.assert_allclose(
         np.maximum(pool.x[rows], -10), cells.X[inside], rtol=1e-3, atol=1e-3
     )
 
 
-def test_constant_genes_do_not_count():
+def test_constant_genes_have_no_effect():
     rng = np.random.default_rng(0)
     mean, variance = rng.uniform(1, 50, 200), rng.uniform(1, 50, 200)
-    chosen = tabula_muris.highly_variable(mean, variance)
+    chosen = cell_files.highly_variable(mean, variance)
     assert chosen.any()
-    more = tabula_muris.highly_variable(
+    more = cell_files.highly_variable(
         np.append(mean, [20.0, 30.0]), np.append(variance, [0.0, 0.0])
     )
     np.testing.assert_array_equal(more, np.append(chosen, [False, False]))
@@ -252,26 +170,27 @@ def test_layouts_and_chunks_do_not_matter(
     tmp_path, monkeypatch, counts, table, layout, expected
 ):
     x, cells, genes = expected
-    monkeypatch.setattr(tabula_muris, "CELLS_AT_ONCE", 37)
-    path = write(tmp_path, counts, table, layout) / FILE
-    found = tabula_muris.preprocess(tabula_muris.CellFile.open(path))
+    monkeypatch.setattr(cell_files, "CHUNK_SIZE", 37)
+    path = write_cells(tmp_path, counts, table, layout) / CELL_FILE
+    found = cell_files.preprocess(cell_files.CellFile.open(path))
     everything = np.arange(len(found.types))
     np.testing.assert_allclose(found.scaled(everything), x, rtol=1e-4, atol=1e-4)
-    assert found.types.tolist() == table[TYPE].iloc[cells].tolist()
+    assert found.types.tolist() == table[CELL_TYPE].iloc[cells].tolist()
     assert found.organs.tolist() == table["tissue"].iloc[cells].tolist()
     assert found.genes.tolist() == [f"gene{i}" for i in genes]
 
 
 def test_whole_and_chunked_are_equal(tmp_path, monkeypatch, counts, table):
-    write(tmp_path, counts, table)
-    file = tabula_muris.CellFile.open(tmp_path / FILE)
-    whole = tabula_muris.preprocess(file)
-    monkeypatch.setattr(tabula_muris, "CELLS_AT_ONCE", 100)
-    parts = tabula_muris.preprocess(file)
+    write_cells(tmp_path, counts, table)
+    file = cell_files.CellFile.open(tmp_path / CELL_FILE)
+    whole = cell_files.preprocess(file)
+    monkeypatch.setattr(cell_files, "CHUNK_SIZE", 100)
+    monkeypatch.setattr(tabula_muris, "CHUNK_SIZE", 100)
+    parts = cell_files.preprocess(file)
     assert (whole.expression != parts.expression).nnz == 0
     np.testing.assert_allclose(whole.mean, parts.mean, rtol=1e-12)
     np.testing.assert_allclose(whole.std, parts.std, rtol=1e-9)
-    rows = tabula_muris.split_rows(whole, tabula_muris.TRAIN)
+    rows = tabula_muris._split_rows(whole, tabula_muris._TRAIN)
     examples = list(tabula_muris._examples(parts, rows))
     np.testing.assert_allclose(
         [example["genes"] for example in examples], whole.scaled(rows), rtol=1e-5
@@ -289,7 +208,7 @@ def test_training_types_are_the_first(ready):
 
 def test_missing_file_and_missing_data(tmp_path):
     (tmp_path / "another.file").touch()
-    with pytest.raises(InputError, match=f"has no {FILE}. .*snap-stanford/comet"):
+    with pytest.raises(InputError, match=f"has no {CELL_FILE}. .*snap-stanford/comet"):
         prepare("tabula_muris", tmp_path, tmp_path / "data")
     with pytest.raises(InputError, match="tabula_muris is not prepared in .* Then run"):
         data.load("tabula_muris", data_dir=tmp_path / "data")
@@ -302,80 +221,88 @@ def test_missing_package(tmp_path, monkeypatch):
         prepare("tabula_muris", tmp_path, tmp_path / "data")
 
 
-def refuse(tmp_path, message):
+def check_error(tmp_path, message):
     with pytest.raises(InputError, match=message) as error:
         prepare("tabula_muris", tmp_path, tmp_path / "data")
-    assert str(tmp_path / FILE) in str(error.value)
+    assert str(tmp_path / CELL_FILE) in str(error.value)
 
 
 def test_missing_organ(tmp_path, counts, table):
     kept = ~table["tissue"].isin(["Limb_Muscle", "Aorta"]).to_numpy()
-    write(tmp_path, counts[kept], table[kept])
-    refuse(tmp_path, "no cells of Limb_Muscle, Aorta .column 'tissue'., but of BAT")
+    write_cells(tmp_path, counts[kept], table[kept])
+    check_error(
+        tmp_path, "no cells of Limb_Muscle, Aorta .column 'tissue'., found .*BAT"
+    )
 
 
-@pytest.mark.parametrize("column", ["tissue", TYPE])
+@pytest.mark.parametrize("column", ["tissue", CELL_TYPE])
 def test_missing_column(tmp_path, counts, table, column):
-    write(tmp_path, counts, table.rename(columns={column: "other"}))
-    refuse(tmp_path, f"no column '{column}' in obs, but .*other")
+    write_cells(tmp_path, counts, table.rename(columns={column: "other"}))
+    check_error(tmp_path, f"no column '{column}' in obs, found .*other")
 
 
 @pytest.mark.parametrize("layout", ["csr", "dense"])
 @pytest.mark.parametrize("value", [-1.0, 0.5, np.nan, np.inf])
-def test_values_that_are_no_counts(tmp_path, counts, table, layout, value):
+def test_values_that_are_not_counts(tmp_path, counts, table, layout, value):
     counts = counts.astype(np.float32)
     counts[-1, -1] = value
-    write(tmp_path, counts, table, layout)
-    refuse(tmp_path, f"holds the value {value}; expected counts, whole numbers")
+    write_cells(tmp_path, counts, table, layout)
+    check_error(tmp_path, f"holds the value {value}; expected counts, integers")
 
 
 def test_counts_stored_by_columns(tmp_path, counts, table):
-    write(tmp_path, counts, table, "csc")
-    refuse(tmp_path, r"stored by columns .* X = X.tocsr\(\)")
+    write_cells(tmp_path, counts, table, "csc")
+    check_error(tmp_path, r"stored by columns .* X = X.tocsr\(\)")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_truncated_file(tmp_path, counts, table, share):
-    path = write(tmp_path, counts, table) / FILE
+    path = write_cells(tmp_path, counts, table) / CELL_FILE
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    refuse(tmp_path, "not read as an .h5ad file .* cut off, .* download or copy it")
+    check_error(
+        tmp_path, "can't read .* as an .h5ad file .* truncated .* download or copy it"
+    )
 
 
 def test_damage_inside_the_file(tmp_path, counts, table):
-    path = write(tmp_path, counts, table) / FILE
+    path = write_cells(tmp_path, counts, table) / CELL_FILE
     with h5py.File(path, "r+") as file:
         del file["X/indices"]
-    refuse(tmp_path, "not read as an .h5ad file")
+    check_error(tmp_path, "can't read .* as an .h5ad file")
 
 
 def test_file_without_counts(tmp_path, table):
-    anndata.AnnData(obs=table.astype("category")).write_h5ad(tmp_path / FILE)
-    refuse(tmp_path, "not read as an .h5ad file")
+    anndata.AnnData(obs=table.astype("category")).write_h5ad(tmp_path / CELL_FILE)
+    check_error(tmp_path, "can't read .* as an .h5ad file")
 
 
 def test_other_kinds_of_files(tmp_path):
-    path = tmp_path / FILE
+    path = tmp_path / CELL_FILE
     path.write_text("gene,count\n")
-    refuse(tmp_path, "not read as an .h5ad file")
+    check_error(tmp_path, "can't read .* as an .h5ad file")
     with h5py.File(path, "w") as file:
         file["images"] = np.zeros(3)
-    refuse(tmp_path, "no column 'tissue' in obs, but none at all|not read as")
+    check_error(
+        tmp_path, "no column 'tissue' in obs, found none|can't read .* as an .h5ad"
+    )
 
 
 def test_no_usable_cells(tmp_path, counts, table):
-    write(tmp_path, counts // 100, table)
-    refuse(tmp_path, "has 0 annotated cells with 5,000 counts and 500 genes")
+    write_cells(tmp_path, counts // 100, table)
+    check_error(tmp_path, "has 0 annotated cells with 5,000 counts and 500 genes")
 
 
 def test_no_type_with_enough_cells_in_a_split(tmp_path, counts, table):
     small = table.copy()
-    rare = small["tissue"].isin(tabula_muris.VALIDATION).to_numpy()
-    small.loc[rare, TYPE] = [f"type {i}" for i in range(rare.sum())]
-    write(tmp_path, counts, small)
-    refuse(tmp_path, "no cell type with 20 usable cells in the organs of validation")
+    rare = small["tissue"].isin(tabula_muris._VALIDATION).to_numpy()
+    small.loc[rare, CELL_TYPE] = [f"type {i}" for i in range(rare.sum())]
+    write_cells(tmp_path, counts, small)
+    check_error(
+        tmp_path, "no cell type with 20 usable cells in the organs of validation"
+    )
 
 
-def test_organs_are_the_papers():
-    assert [len(organs) for organs in tabula_muris.ORGANS.values()] == [15, 4, 4]
+def test_number_of_organs():
+    assert [len(organs) for organs in tabula_muris._ORGANS.values()] == [15, 4, 4]
     assert len(set(ALL_ORGANS)) == 23

@@ -1,4 +1,4 @@
-"""tieredImageNet: from small files of its release to pools."""
+"""tieredImageNet: small files in its layout, prepared and loaded."""
 
 import csv
 import pickle
@@ -8,66 +8,25 @@ import numpy as np
 import pytest
 
 from mlti_jax import data
-from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._pools import sample_batch
-from mlti_jax.data.builders import tiered_imagenet
+from mlti_jax.data._registry import dataset_builder
+from mlti_jax.data.builders._tiered_imagenet_classes import TEST, TRAIN, VALIDATION
 from mlti_jax.errors import InputError
 from tests.support.raw_files import (
-    altered,
     check_pool,
-    dump,
-    noise,
+    linked_copy,
     png,
     prepare,
     read,
     replace,
 )
-
-TIERED_CLASSES = {
-    "train": tiered_imagenet.TRAIN,
-    "val": tiered_imagenet.VALIDATION,
-    "test": tiered_imagenet.TEST,
-}
-
-
-def words(wordnet_id: str) -> str:
-    """A name in words; two ids share one, as ImageNet's two cranes do."""
-    return "crane" if wordnet_id in ("n02012849", "n03126707") else f"a, {wordnet_id}"
+from tests.support.releases import TIERED_CLASSES, write_tiered_imagenet
 
 
 @pytest.fixture(scope="module")
 def tiered_raw(tmp_path_factory):
-    """Two or three pictures a class; classes numbered in an order of the release's own.
-
-    The arrays of bytes are `[n, 1]` in one split and `[n]` in the others, as OpenCV
-    has written them at one time and at another.
-    """
     folder = tmp_path_factory.mktemp("tiered")
-    rng = np.random.default_rng(0)
-    ids = sorted(sum(TIERED_CLASSES.values(), ()) + ("n03126707",))
-    (folder / "synsets.txt").write_text("".join(f"{i}\n" for i in ids))
-    (folder / "class_names.txt").write_text("".join(f"{words(i)}\n" for i in ids))
-    expected = {}
-    for split, classes in TIERED_CLASSES.items():
-        order = rng.permutation(classes)
-        labels = np.concatenate([np.arange(len(classes)).repeat(2), np.arange(20)])
-        rng.shuffle(labels)
-        images = noise(rng, len(labels))
-        for number, name in enumerate(order):
-            expected[str(name)] = images[labels == number]
-        shape = (-1, 1) if split == "train" else (-1,)
-        dump(
-            [np.frombuffer(png(image), np.uint8).reshape(shape) for image in images],
-            folder / f"{split}_images_png.pkl",
-        )
-        content = {
-            "label_specific": labels.astype(np.int32),
-            "label_general": np.zeros(len(labels), np.int32),
-            "label_specific_str": [words(str(name)) for name in order],
-            "label_general_str": ["thing"],
-        }
-        dump(content, folder / f"{split}_labels.pkl", 2)
-    return folder, expected
+    return folder, write_tiered_imagenet(folder)
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +42,16 @@ def test_tiered_imagenet(tiered_raw, tiered_prepared, train_classes):
         "tiered_imagenet", data_dir=tiered_prepared, train_classes=train_classes
     )
     _, expected = tiered_raw
-    check_pool(splits.train, tiered_imagenet.TRAIN[:train_classes], expected)
-    check_pool(splits.validation, tiered_imagenet.VALIDATION, expected)
-    check_pool(splits.test, tiered_imagenet.TEST, expected)
+    check_pool(splits.train, TRAIN[:train_classes], expected)
+    check_pool(splits.validation, VALIDATION, expected)
+    check_pool(splits.test, TEST, expected)
     task = sample_batch(splits.test, jax.random.key(0), 4)
     assert task.x.shape == (4, 84, 84, 3)
 
 
 def test_tiered_imagenet_small_is_the_default(tiered_prepared):
     splits = data.load("tiered_imagenet", data_dir=tiered_prepared)
-    assert splits.train.classes == tiered_imagenet.TRAIN[:35]
+    assert splits.train.classes == TRAIN[:35]
 
 
 @pytest.mark.parametrize(
@@ -100,12 +59,12 @@ def test_tiered_imagenet_small_is_the_default(tiered_prepared):
     ["synsets.txt", "class_names.txt", "train_images_png.pkl", "val_labels.pkl"],
 )
 def test_tiered_imagenet_file_missing(tiered_raw, tmp_path, missing):
-    folder = altered(tiered_raw[0], tmp_path / "raw")
+    folder = linked_copy(tiered_raw[0], tmp_path / "raw")
     path = folder / missing
     path.rename(folder / f"tiered-imagenet-{missing}")
-    prepared.builder("tiered_imagenet", tmp_path).read_raw(folder)
+    dataset_builder("tiered_imagenet", tmp_path).read_raw(folder)
     (folder / f"tiered-imagenet-{missing}").unlink()
-    with pytest.raises(InputError, match=f"has no {missing}.*What is needed there"):
+    with pytest.raises(InputError, match=f"has no {missing}.*To get it: Download"):
         read("tiered_imagenet", folder, tmp_path)
 
 
@@ -142,16 +101,19 @@ def no_names(content):
     ("damage", "message"),
     [
         (unknown_name, "has the classes unicorn, which class_names.txt"),
-        (name_twice, "has a name twice"),
-        (label_out_of_range, "picture 7 of .* is of class 99, but there are 97 names"),
-        (negative_label, "picture 7 of .* is of class -1"),
-        (class_without_images, "does not have the 97 classes of its split: it lacks n"),
+        (name_twice, "has duplicate names"),
+        (label_out_of_range, "image 7 of .* has class 99; expected .* 0 to 96"),
+        (negative_label, "image 7 of .* has class -1"),
+        (
+            class_without_images,
+            "does not have the 97 classes of its split: n.* missing",
+        ),
         (float_labels, "'label_specific' of .* has dtype float64"),
         (no_names, "does not hold 'label_specific' and 'label_specific_str'"),
     ],
 )
 def test_tiered_imagenet_bad_labels(tiered_raw, tmp_path, damage, message):
-    folder = altered(tiered_raw[0], tmp_path / "raw")
+    folder = linked_copy(tiered_raw[0], tmp_path / "raw")
     path = folder / "val_labels.pkl"
     content = pickle.loads(path.read_bytes())
     damage(content)
@@ -162,13 +124,13 @@ def test_tiered_imagenet_bad_labels(tiered_raw, tmp_path, damage, message):
 
 
 def test_tiered_imagenet_names_of_another_release(tiered_raw, tmp_path):
-    folder = altered(tiered_raw[0], tmp_path / "raw")
+    folder = linked_copy(tiered_raw[0], tmp_path / "raw")
     lines = (folder / "synsets.txt").read_text().splitlines()
     replace(folder / "synsets.txt", "\n".join(lines[1:]).encode())
     with pytest.raises(InputError, match="class_names.txt has 609 lines and .* 608"):
         read("tiered_imagenet", folder, tmp_path)
     replace(folder / "synsets.txt", b"\xff")
-    with pytest.raises(InputError, match="synsets.txt can't be read"):
+    with pytest.raises(InputError, match="can't read .*synsets.txt"):
         read("tiered_imagenet", folder, tmp_path)
 
 
@@ -191,52 +153,52 @@ def image_missing(images):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (large_image, "picture 5 of .* is 84x96; expected 84x84. .* another release"),
-        (damaged_image, "picture 5 of .* is no image"),
-        (decoded_image, "picture 5 of .* is no uint8 array"),
-        (image_missing, "holds a list of 213; expected a list of 214 pictures"),
+        (large_image, "image 5 of .* is 84x96; expected 84x84. .* another release"),
+        (damaged_image, "can't decode the image 5 of"),
+        (decoded_image, "image 5 of .* is not a uint8 array"),
+        (image_missing, "holds a list of 213; expected a list of 214 images"),
     ],
 )
 def test_tiered_imagenet_bad_images(tiered_raw, tmp_path, damage, message):
-    folder = altered(tiered_raw[0], tmp_path / "raw")
+    folder = linked_copy(tiered_raw[0], tmp_path / "raw")
     path = folder / "val_images_png.pkl"
     images = pickle.loads(path.read_bytes())
     damage(images)
     replace(path, pickle.dumps(images))
-    examples = prepared.builder("tiered_imagenet", tmp_path).read_raw(folder)
+    examples = dataset_builder("tiered_imagenet", tmp_path).read_raw(folder)
     with pytest.raises(InputError, match=message) as error:
         list(examples["validation"])
     assert str(path) in str(error.value)
 
 
-def test_tiered_imagenet_pickle_that_is_none(tiered_raw, tmp_path):
-    folder = altered(tiered_raw[0], tmp_path / "raw")
-    builder = prepared.builder("tiered_imagenet", tmp_path)
+def test_tiered_imagenet_invalid_pickle(tiered_raw, tmp_path):
+    folder = linked_copy(tiered_raw[0], tmp_path / "raw")
+    builder = dataset_builder("tiered_imagenet", tmp_path)
     path = folder / "test_images_png.pkl"
     content = path.read_bytes()
     replace(path, content[: len(content) // 2])
-    with pytest.raises(InputError, match="test_images_png.pkl was not read as a"):
+    with pytest.raises(InputError, match="can't read .*test_images_png.pkl as a"):
         list(builder.read_raw(folder)["test"])
     replace(path, pickle.dumps({"images": 1}))
     with pytest.raises(InputError, match="holds a dict of 1; expected a list of 340"):
         list(builder.read_raw(folder)["test"])
     replace(folder / "test_labels.pkl", pickle.dumps(print))
-    with pytest.raises(InputError, match="test_labels.pkl was .* asks for builtins"):
+    with pytest.raises(InputError, match="test_labels.pkl .* refers to builtins"):
         builder.read_raw(folder)
 
 
-def test_workers_read_the_same(tiered_raw, tmp_path):
+def test_reading_in_processes_gives_the_same_images(tiered_raw, tmp_path):
     folder, expected = tiered_raw
-    builder = prepared.builder("tiered_imagenet", tmp_path)
+    builder = dataset_builder("tiered_imagenet", tmp_path)
     builder.processes = 2
     examples = list(builder.read_raw(folder)["validation"])
-    of_all = [expected[name] for name in tiered_imagenet.VALIDATION]
+    in_order = [expected[name] for name in VALIDATION]
     np.testing.assert_array_equal(
-        [e["image"] for e in examples], np.concatenate(of_all)
+        [e["image"] for e in examples], np.concatenate(in_order)
     )
 
 
-def test_lists_of_classes():
+def test_number_of_classes():
     assert [len(c) for c in TIERED_CLASSES.values()] == [351, 97, 160]
     everything = sum(TIERED_CLASSES.values(), ())
     assert len(set(everything)) == len(everything)

@@ -1,4 +1,4 @@
-"""Pickles of plain arrays are read; all others are refused and not run."""
+"""Pickles of plain arrays are read; all others raise and run no code."""
 
 import collections
 import pathlib
@@ -33,7 +33,7 @@ def test_pickles_of_arrays_are_read(tmp_path):
 
 
 def test_a_pickle_of_python_2_is_read(tmp_path):
-    # An array as Python 2 wrote it: its bytes are a str, here with a byte above 127.
+    # An array of Python 2: its bytes are a str, here with a byte above 127.
     path = tmp_path / "two.pkl"
     path.write_bytes(
         b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
@@ -44,37 +44,35 @@ def test_a_pickle_of_python_2_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("content", [Evil(), [np.ones(2), Evil()], pathlib.PurePath()])
-def test_a_pickle_of_anything_else_is_refused_and_not_run(
-    tmp_path, monkeypatch, content
-):
+def test_pickles_of_other_objects_raise_and_run_no_code(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "evil.pkl"
     path.write_bytes(pickle.dumps(content))
-    with pytest.raises(InputError, match=r"evil.pkl was not read .* asks for .*\."):
+    with pytest.raises(InputError, match=r"can't read .*evil.pkl .* refers to .*\."):
         load_pickle(path)
     assert not (tmp_path / "touched").exists()
 
 
-def test_an_array_of_objects_can_not_smuggle(tmp_path):
+def test_object_arrays_can_not_hide_other_objects(tmp_path):
     array = np.empty(1, object)
     array[0] = Evil()
     path = tmp_path / "objects.pkl"
     path.write_bytes(pickle.dumps(array))
-    with pytest.raises(InputError, match="which is no part of an array"):
+    with pytest.raises(InputError, match="which is not part of an array"):
         load_pickle(path)
 
 
 def test_damaged_pickles(tmp_path):
     path = tmp_path / "cut.pkl"
     path.write_bytes(pickle.dumps(np.ones(1000))[:-100])
-    with pytest.raises(InputError, match="cut.pkl was not read as a pickle"):
+    with pytest.raises(InputError, match="can't read .*cut.pkl as a pickle"):
         load_pickle(path)
-    with pytest.raises(InputError, match="none.pkl can't be read"):
+    with pytest.raises(InputError, match="can't read .*none.pkl"):
         load_pickle(tmp_path / "none.pkl")
 
 
 class Reduced:
-    """Pickled as a call of a function, with a state to set afterwards."""
+    """Pickled as a function call, with an optional state."""
 
     def __init__(self, *parts):
         self.parts = parts
@@ -84,7 +82,7 @@ class Reduced:
 
 
 def structured():
-    """Records whose fields are said to be objects: bytes that would be pointers."""
+    """A structured array with object fields, whose bytes would become pointers."""
     dtype = Reduced(
         np.dtype,
         ("V8", False, True),
@@ -106,20 +104,20 @@ def structured():
         [np.dtype("f4")],
     ],
 )
-def test_arrays_that_are_not_plain_are_refused(tmp_path, content):
+def test_arrays_that_are_not_plain_raise(tmp_path, content):
     path = tmp_path / "a.pkl"
     path.write_bytes(pickle.dumps(content, 4))
-    with pytest.raises(InputError, match="a.pkl was not read as a pickle of plain"):
+    with pytest.raises(InputError, match="can't read .*a.pkl as a pickle of plain"):
         load_pickle(path)
 
 
 def test_functions_can_not_be_changed(tmp_path):
     path = tmp_path / "a.pkl"
-    # BUILD: sets attributes of what `find_class` gave.
+    # BUILD sets attributes of the object that `find_class` returned.
     path.write_bytes(
         b"\x80\x04cnumpy.core.numeric\n_frombuffer\n}\x8c\x05_makeK\x01sb."
     )
-    with pytest.raises(InputError, match="it changes a function"):
+    with pytest.raises(InputError, match="it modifies a function"):
         load_pickle(path)
 
 

@@ -1,10 +1,10 @@
 """The classes of tieredImageNet as WordNet ids, in the order of Ren et al.'s lists.
 
-Their train.csv, val.csv and test.csv list the classes by super-class; no super-class
-is in two of them.
+Their train.csv, val.csv and test.csv list the classes by superclass. The superclasses
+of the three files are disjoint.
 """
 
-from mlti_jax.data._readers.image_folders import split_names
+from mlti_jax.data.builders._base import split_names
 
 TRAIN = split_names(
     """

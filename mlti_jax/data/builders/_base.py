@@ -1,17 +1,17 @@
-"""What the TFDS builders share.
+"""Base class of the TFDS builders.
 
-A builder turns a publisher's files into records, once, with one file a dataset:
-`tfds.builder("nci", data_dir=..., file_format="array_record")` after
-`import mlti_jax.data.builders.nci`, or `python -m mlti_jax.data.prepare`.
-Records are whole arrays, so that nothing is decoded again when they are read.
+A builder converts a publisher's files to records once, with
+`python -m mlti_jax.data.prepare`. Afterwards
+`tfds.builder("nci", data_dir=..., file_format="array_record")` reads them, given
+`import mlti_jax.data.builders.nci`. Records hold decoded arrays, so reading is fast.
 """
 
 from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -19,25 +19,27 @@ import tensorflow_datasets as tfds
 from mlti_jax._internal.progress import Progress
 
 Example = dict[str, Any]
+T = TypeVar("T")
 
 
 class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     """A dataset that is read from files which the user has downloaded.
 
-    Written shard by shard, one a split: TFDS's generator-based builders sort examples,
-    and need TensorFlow for that where a split has more than 1 GB.
+    Each split is one shard: TFDS's generator-based builders sort the examples, which
+    requires TensorFlow for splits larger than 1 GB.
 
-    A subclass names its features and reads the raw files. Its examples come sorted by
-    class, or by domain and then class, in the order of the feature's names, which is
-    the paper's. So the first k training classes are one contiguous part of the
-    records, and the counts (in the metadata) tell where each class stands.
+    A subclass implements `_info` and `read_raw`. Examples are sorted by class, or by
+    domain and then class, in the order of the feature's names, which is the paper's.
+    So the first k training classes are a contiguous range of records, whose bounds
+    follow from the counts in the metadata.
 
     Attributes:
-      GROUPED_BY: the features that examples are sorted by, each a `ClassLabel`.
-      INSTRUCTIONS: what to download from where, and how it must lie in the folder.
-      EXAMPLES: about how many the publisher's release makes, to show progress.
-      processes: how many processes read the raw files.
-      show_progress: whether to show how far the work is.
+      GROUPED_BY: features that examples are sorted by, each a `ClassLabel`.
+      INSTRUCTIONS: what to download from where, and the layout of the folder.
+      EXAMPLES: approximate number of examples of the full release, for the progress
+        bar.
+      processes: number of processes that read the raw files.
+      show_progress: whether to show a progress bar.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -52,9 +54,9 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
         cls.MANUAL_DOWNLOAD_INSTRUCTIONS = cls.INSTRUCTIONS
         super().__init_subclass__(**kwargs)
 
-    def read_raw(self, raw: pathlib.Path) -> dict[str, Iterable[Example]]:
-        """The examples of each split, from the publisher's files in `raw`."""
-        raise NotImplementedError  # Every dataset's own.
+    def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[Example]]:
+        """Reads the publisher's files in `raw`. Returns the examples of each split."""
+        raise NotImplementedError
 
     def describe(
         self,
@@ -65,7 +67,7 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
         citation: str,
         license: str,
     ) -> tfds.core.DatasetInfo:
-        """The `DatasetInfo` of a dataset whose records keep their order."""
+        """Returns the `DatasetInfo` of a dataset whose records keep their order."""
         return tfds.core.DatasetInfo(
             builder=self,
             description=description,
@@ -78,15 +80,15 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
         )
 
     def watch(
-        self, items: Iterable[Any], label: str, total: int, unit: str = "example"
-    ) -> Iterator[Any]:
-        """Passes items on, and shows how far it is.
+        self, items: Iterable[T], label: str, total: int, unit: str = "example"
+    ) -> Iterator[T]:
+        """Yields `items` and shows a progress bar if `show_progress` is set.
 
         Args:
-          items: to pass on.
-          label: what is done with them.
-          total: how many there will be, about.
-          unit: what one is called.
+          items: items to yield.
+          label: description of the current step.
+          total: approximate number of items.
+          unit: name of an item.
         """
         if not self.show_progress:
             yield from items
@@ -100,7 +102,7 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
             bar.close()
 
     def skip(self, reason: str) -> None:
-        """Counts a sample that is left out."""
+        """Counts a skipped sample in the metadata."""
         skipped = self.info.metadata["skipped"]
         skipped[reason] = skipped.get(reason, 0) + 1
 
@@ -114,7 +116,7 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     def _numbered(
         self, split: str, examples: Iterable[Example]
     ) -> Iterator[tuple[int, Example]]:
-        """Checks the order of the examples, and counts them."""
+        """Numbers the examples, checks their order and counts them per group."""
         examples = self.watch(examples, f"writing {split}", self.EXAMPLES)
         features = self.info.features
         counts: dict[str, Any] = {}
@@ -136,17 +138,22 @@ class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
             level[inner] = level.get(inner, 0) + 1
             written = dict(example)
             yield number, written
-            # TFDS holds on to each example until all are written, to count them.
+            # TFDS keeps a reference to each example until all are written.
             written.clear()
         self.info.metadata["counts"][split] = counts
 
 
-def bytes_tensor(shape: tuple[int, ...], dtype: Any) -> tfds.features.Tensor:
-    """A feature that is stored as it lies in memory."""
+def bytes_tensor(shape: tuple[int | None, ...], dtype: Any) -> tfds.features.Tensor:
+    """Returns a feature that is stored as uncompressed bytes."""
     encoding = tfds.features.Encoding.BYTES
     return tfds.features.Tensor(shape=shape, dtype=dtype, encoding=encoding)
 
 
 def image(size: int, channels: int = 3) -> tfds.features.Tensor:
-    """A picture, uint8 `[size, size, channels]`, decoded."""
+    """Returns the feature of a decoded image, uint8 `[size, size, channels]`."""
     return bytes_tensor((size, size, channels), np.uint8)
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Returns the whitespace-separated names in `text`."""
+    return tuple(text.split())

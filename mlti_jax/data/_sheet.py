@@ -1,0 +1,129 @@
+"""Sheets that show a dataset: sample images, or statistics of its vectors."""
+
+from __future__ import annotations
+
+import pathlib
+
+import jax
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+
+from mlti_jax.data._pools import ClassPool, DomainPool, Pool  # noqa: E402
+from mlti_jax.data._splits import Splits  # noqa: E402
+
+SPLITS = ("train", "validation", "test")
+ROWS, COLUMNS = 10, 10
+COLORS = {"train": "#2471a3", "validation": "#b7950b", "test": "#c0392b"}
+
+
+def save_sheet(splits: Splits, path: pathlib.Path) -> None:
+    """Plots the first classes or domains of each split and saves the figure."""
+    pools = {name: getattr(splits, name) for name in SPLITS}
+    pools = {name: pool for name, pool in pools.items() if pool is not None}
+    leaves = jax.tree.leaves(splits.train.x)
+    if len(leaves) == 1 and leaves[0].ndim == 4:
+        fig = _images(pools)
+    else:
+        fig = _vectors(pools)
+    fig.suptitle(splits.name, fontsize=10)
+    fig.savefig(path, dpi=110)
+    plt.close(fig)
+
+
+def _images(pools: dict[str, Pool]) -> plt.Figure:
+    """Plots samples: one panel per split, one row per class or domain."""
+    rows = max(len(pool.count[:ROWS]) for pool in pools.values())
+    size = (4.6 * len(pools), 0.7 + 0.38 * rows)
+    fig, axes = plt.subplots(
+        1, len(pools), figsize=size, squeeze=False, layout="constrained"
+    )
+    for ax, (split, pool) in zip(axes[0], pools.items(), strict=True):
+        names, rows = _groups(pool)
+        images = np.asarray(pool.x)
+        tiles = [images[part] for part in rows]
+        height, width, channels = images.shape[1:]
+        canvas = np.full((len(tiles) * height, COLUMNS * width, 3), 255, np.uint8)
+        for i, part in enumerate(tiles):
+            for j, image in enumerate(part):
+                canvas[i * height : (i + 1) * height, j * width : (j + 1) * width] = (
+                    image
+                )
+        ax.imshow(canvas)
+        ax.set_anchor("N")
+        ax.set_yticks([(i + 0.5) * height for i in range(len(names))], names)
+        ax.tick_params(labelsize=6, length=0)
+        ax.set_xticks([])
+        ax.set_title(f"{split}: first {len(names)} of {_number(pool)}", fontsize=8)
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+    return fig
+
+
+def _groups(pool: Pool) -> tuple[list[str], list[np.ndarray]]:
+    """Returns names of the first classes or domains and indices of their samples."""
+    rng = np.random.default_rng(0)
+    index, count = np.asarray(pool.index), np.asarray(pool.count)
+    names, rows = [], []
+    groups = pool.classes if isinstance(pool, ClassPool) else pool.domains
+    for i, name in enumerate(groups[:ROWS]):
+        if isinstance(pool, DomainPool):  # One sample per class.
+            classes = range(min(COLUMNS, len(pool.classes)))
+            picked = [index[i, c, rng.integers(count[i, c])] for c in classes]
+        else:
+            picked = index[i, rng.permutation(count[i])[:COLUMNS]]
+        names.append(_short(name))
+        rows.append(np.array(picked))
+    return names, rows
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 22 else f"{name[:21]}…"
+
+
+def _number(pool: Pool) -> str:
+    if isinstance(pool, ClassPool):
+        return f"{len(pool.classes)} classes"
+    kind = "domains" if isinstance(pool, DomainPool) else "objects"
+    return f"{len(pool.domains)} {kind}"
+
+
+def _vectors(pools: dict[str, Pool]) -> plt.Figure:
+    """Plots how many features of a sample are nonzero, and the sizes of the groups."""
+    fig, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
+    nonzero = {
+        split: np.count_nonzero(np.asarray(pool.x), axis=1)
+        for split, pool in pools.items()
+    }
+    largest = max(values.max() for values in nonzero.values())
+    # Bin widths are integers, so each bin covers equally many values.
+    bins = np.arange(0, largest + 2, max(1, largest // 40)) - 0.5
+    ticks, names = [], []
+    for split, pool in pools.items():
+        color = COLORS[split]
+        left.hist(
+            nonzero[split],
+            bins,
+            density=True,
+            histtype="step",
+            linewidth=1.3,
+            color=color,
+            label=split,
+        )
+        sizes = np.asarray(pool.count).reshape(len(pool.count), -1).sum(axis=1)
+        places = (ticks[-1] + 2 if ticks else 0) + np.arange(len(sizes))
+        right.bar(places, sizes, color=color)
+        ticks += places.tolist()
+        names += pool.classes if isinstance(pool, ClassPool) else pool.domains
+    features = next(iter(pools.values())).x.shape[1]
+    left.set_xlabel(f"nonzero features per sample, of {features:,}", fontsize=8)
+    left.set_ylabel("density", fontsize=8)
+    right.set_ylabel("samples", fontsize=8)
+    small = 7 if len(names) <= 20 else 3.5
+    right.set_xticks(ticks, map(_short, names), rotation=90, fontsize=small)
+    left.legend(fontsize=7, frameon=False)
+    left.tick_params(labelsize=7)
+    right.tick_params(axis="y", labelsize=7)
+    return fig
