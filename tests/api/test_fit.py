@@ -255,7 +255,7 @@ def test_wrong_arguments_get_one_clear_error(arguments, message):
 def test_wrong_tasks_get_one_clear_error():
     with pytest.raises(InputError, match="tasks is of type list"):
         mlti_jax.fit([1, 2])
-    with pytest.raises(InputError, match="no form for regression"):
+    with pytest.raises(InputError, match="does not support regression"):
         mlti_jax.fit(regression_splits(), "protonet", verbose=False)
     no_test = Splits("t", "label_sharing", domain_pool("a", 3), None, None, "none kept")
     with pytest.raises(InputError, match="test"):

@@ -345,7 +345,7 @@ def test_protonet_has_none():
 def test_options_of_the_config_are_those_of_the_learner():
     options = base_config().learner.matchingnet.to_dict()
     learner = learners.make("matchingnet", backbones.mlp(), 2, **options)
-    assert learner.context is None
+    assert learner.full_context is None
     options["full_context"] = True
     learner = learners.make("matchingnet", backbones.mlp(), 2, **options)
-    assert learner.context == FullContext(options["context_steps"])
+    assert learner.full_context == FullContext(options["context_steps"])

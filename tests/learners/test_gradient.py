@@ -292,7 +292,7 @@ def test_adapted_layers_change_and_no_others():
     learner = small_maml()
     task = make_task(1)
     variables = init(learner, KEY, task.support.x)
-    phi = jax.jit(learner.adapt)(variables, task.support, KEY)
+    phi = jax.jit(learner.adapt)(variables, task.support, TaskContext(KEY))
     theta = variables.params["model"]
     assert learner.adapted_layers == (1, 2)
     chex.assert_trees_all_equal(phi[0], theta[0])

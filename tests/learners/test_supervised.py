@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.learners import TaskContext
+from mlti_jax.learners._supervised import logistic_regression
 from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
 from mlti_jax.types import Batch
 from tests.support.tasks import init, make_task, stack_tasks, take, task_loss
@@ -43,7 +44,7 @@ def test_logistic_regression_equals_scikit_learn(samples, scale):
     h = scale * rng.normal(size=(3, 20))[label] + rng.normal(size=(samples, 20))
     h = h / np.linalg.norm(h, axis=1, keepdims=True)
     batch = Batch(x=jnp.asarray(h), y=jnp.eye(3)[label])
-    kernel, bias = jax.jit(learners.logistic_regression, static_argnums=(2, 3))(
+    kernel, bias = jax.jit(logistic_regression, static_argnums=(2, 3))(
         jnp.asarray(h, jnp.float32), batch, 3.0, 500
     )
     theirs = LogisticRegression(C=3.0, tol=1e-8, max_iter=5000).fit(h, label)
@@ -55,13 +56,13 @@ def test_logistic_regression_equals_scikit_learn(samples, scale):
 def test_logistic_regression_leaves_padding_out():
     task = make_task(1, shape=(4,))
     h = task.support.x
-    plain = learners.logistic_regression(h, task.support, 1.0, 1000)
+    plain = logistic_regression(h, task.support, 1.0, 1000)
     padded = Batch(
         x=jnp.concatenate([h, 3 * h[:2]]),
         y=jnp.concatenate([task.support.y, task.support.y[:2]]),
         weight=jnp.array([1.0] * 6 + [0.0] * 2),
     )
-    other = learners.logistic_regression(padded.x, padded, 1.0, 3000)
+    other = logistic_regression(padded.x, padded, 1.0, 3000)
     chex.assert_trees_all_close(other, plain, atol=2e-3)
 
 
@@ -238,8 +239,8 @@ def test_vmap_over_tasks_equals_a_loop(name):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("sl", {"objective": learners.REGRESSION}, "no form for regression"),
-        ("mtl", {"objective": learners.REGRESSION}, "no form for regression"),
+        ("sl", {"objective": learners.REGRESSION}, "does not support regression"),
+        ("mtl", {"objective": learners.REGRESSION}, "does not support regression"),
         ("sl", {"learning_rate": 0.0}, "positive learning_rate"),
         ("sl", {"steps": -1}, "steps is -1"),
         ("mtl", {"strength": 0.0}, "positive strength"),
