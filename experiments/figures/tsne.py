@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlti_jax import interpolation
+from mlti_jax._internal.extras import require
 from mlti_jax._internal.figures import COLUMN_WIDTH, new_figure
 from mlti_jax.backbones import Context
 from mlti_jax.data import Pool, sample_task
@@ -199,6 +200,7 @@ def nearness(vectors: np.ndarray, originals: np.ndarray) -> np.ndarray:
 
 def plane(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
     """Embeds vectors `[n, D]` in the plane with t-SNE; `[n, 2]`."""
+    require("sklearn", "examples")
     from sklearn.manifold import TSNE  # slow to import
 
     perplexity = min(30.0, (len(vectors) - 1) / 3)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from mlti_jax._internal.checks import check_options, unknown_name
+from mlti_jax._internal.extras import require
 from mlti_jax.data._splits import Splits
 from mlti_jax.errors import InputError
 
@@ -74,6 +75,8 @@ def dataset_module(name: str) -> ModuleType:
     """Imports the module of a dataset; raises `InputError` if `name` is unknown."""
     if name not in DATASETS:
         raise unknown_name("dataset", name, DATASETS)
+    if "builders" in DATASETS[name]:
+        require("tensorflow_datasets", "data")
     return importlib.import_module(DATASETS[name])
 
 

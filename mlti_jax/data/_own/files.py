@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from mlti_jax._internal.checks import did_you_mean, first_few
+from mlti_jax._internal.extras import require
 from mlti_jax._internal.processes import default_processes
 from mlti_jax.data._own.labels import clean
 from mlti_jax.errors import InputError
@@ -47,6 +48,7 @@ class Table:
         Raises:
           InputError: if `table` can't be read, is empty or has duplicate columns.
         """
+        require("pandas", "own")
         import pandas as pd
 
         self.name, self._is_text = "the table", False
@@ -236,6 +238,7 @@ def map_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 @contextlib.contextmanager
 def _opened(path: pathlib.Path) -> Iterator[Any]:
+    require("PIL", "own")
     from PIL import Image, UnidentifiedImageError
 
     try:

@@ -89,12 +89,18 @@ def clean(
     return values
 
 
+def _is_missing(value: object) -> bool:
+    """Whether a value is None, NaN, or the missing value of pandas."""
+    if isinstance(value, numbers.Real):
+        return bool(value != value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
 def _typed(field: str, values: np.ndarray, place: Callable[[int], str]) -> np.ndarray:
     """Converts an array of objects of one type to an array of that type."""
-    import pandas as pd
-
-    _check_present(field, np.asarray(pd.isna(values)), place)
     flat = values.ravel().tolist()
+    missing = np.array([_is_missing(value) for value in flat], bool)
+    _check_present(field, missing.reshape(values.shape), place)
     for kind, dtype in ((str, str), (bool, bool), (numbers.Integral, np.int64)):
         if all(isinstance(value, kind) for value in flat):
             return values.astype(dtype)

