@@ -24,9 +24,8 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from mlti_jax._internal.checks import unknown_name
+from mlti_jax._internal.checks import check_positive, unknown_name
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, Batch, PyTree, Task
 
@@ -46,7 +45,7 @@ __all__ = [
     "sample_partners",
 ]
 
-PARTNERS = ("any", "intra", "cross")
+_PARTNERS = ("any", "intra", "cross")
 
 
 class Mixing(NamedTuple):
@@ -145,9 +144,6 @@ def cutmix(key: Array, lam: float | Array, x: Array) -> Mixing:
     return Mixing(coefficient[:, :, None], coefficient.mean())
 
 
-METHODS: dict[str, Method] = {"mixup": mixup, "cutmix": cutmix}
-
-
 # -------------------------------------------------------------------- random draws
 
 
@@ -185,17 +181,6 @@ def sample_lambda(
     return jax.random.beta(key, alpha, beta, shape)
 
 
-def check_positive(name: str, value: float | Array) -> None:
-    """Raises `InputError` if a parameter of the Beta distribution is not positive.
-
-    The values of traced arrays are unknown, so these are not checked.
-    """
-    if isinstance(value, jax.core.Tracer):
-        return
-    if not np.all((np.asarray(value) > 0) & np.isfinite(value)):
-        raise InputError(f"Beta's {name} must be positive and finite, got {value}")
-
-
 def sample_partners(
     key: Array, domains: Array, mode: str = "any", num_tasks: int | None = None
 ) -> Array:
@@ -229,8 +214,8 @@ def sample_partners(
       [2, 2]
     """
     chex.assert_rank(domains, 1)
-    if mode not in PARTNERS:
-        raise unknown_name("choice of partners", mode, PARTNERS)
+    if mode not in _PARTNERS:
+        raise unknown_name("choice of partners", mode, _PARTNERS)
     num_candidates = domains.shape[0]
     num_tasks = num_candidates if num_tasks is None else num_tasks
     if mode == "intra":
@@ -547,9 +532,6 @@ def query_only(
     key_method, key_query = jax.random.split(key)
     mixing = method(key_method, lam, task.query.x)
     return task.replace(query=mix_samples(key_query, task.query, task.query, mixing))
-
-
-FORMS = {"label_sharing": label_sharing, "non_label_sharing": non_label_sharing}
 
 
 def _both_count(weight_i: Array | None, weight_j: Array | None) -> Array | None:

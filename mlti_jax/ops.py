@@ -355,8 +355,11 @@ def _kernel_gradient_batched(
     return _split_groups(_kernel_gradient(x, g, size), length), 0
 
 
-batching.primitive_batchers[_conv_p] = _conv_batched
-batching.primitive_batchers[_kernel_gradient_p] = _kernel_gradient_batched
+for _primitive, _rule in (
+    (_conv_p, _conv_batched),
+    (_kernel_gradient_p, _kernel_gradient_batched),
+):
+    batching.primitive_batchers[_primitive] = _rule
 
 
 # Implementations for CPU and for accelerators.

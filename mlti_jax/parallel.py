@@ -26,7 +26,7 @@ __all__ = ["Plan", "map_tasks", "mean_loss", "plan_for", "use_all_cores"]
 
 _AXIS = "tasks"
 _MAX_CORES = 16  # With more, each core would have too little work.
-EVERYWHERE, _BY_TASK = PartitionSpec(), PartitionSpec(_AXIS)
+_EVERYWHERE, _BY_TASK = PartitionSpec(), PartitionSpec(_AXIS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Plan:
         """Copies arrays to all devices, once instead of at every call."""
         if self.mesh is None:
             return tree
-        return jax.device_put(tree, NamedSharding(self.mesh, EVERYWHERE))
+        return jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
 
     def shard(self, tree: PyTree) -> PyTree:
         """Constrains arrays `[tasks, ...]` to be distributed over the devices."""
@@ -99,7 +99,7 @@ class Plan:
         return jax.shard_map(
             function,
             mesh=self.mesh,
-            in_specs=(EVERYWHERE, _BY_TASK),
+            in_specs=(_EVERYWHERE, _BY_TASK),
             out_specs=out_specs,
             check_vma=False,
         )
@@ -115,17 +115,14 @@ class Plan:
         return jax.shard_map(
             function,
             mesh=self.mesh,
-            in_specs=(EVERYWHERE, EVERYWHERE),
-            out_specs=EVERYWHERE,
+            in_specs=(_EVERYWHERE, _EVERYWHERE),
+            out_specs=_EVERYWHERE,
             check_vma=False,
         )
 
 
-ONE_PASS = Plan()
-
-
 def map_tasks(
-    function: Callable[[PyTree, PyTree], PyTree], plan: Plan = ONE_PASS
+    function: Callable[[PyTree, PyTree], PyTree], plan: Plan = Plan()
 ) -> Callable[[PyTree, PyTree], PyTree]:
     """Maps `function(shared, task)` over tasks.
 
@@ -247,7 +244,7 @@ def mean_loss(
 
     def mean_forward(shared, inputs, rest):
         tasks = (inputs, rest)
-        run = plan._spread(share_gradients, tasks, (EVERYWHERE, _BY_TASK))
+        run = plan._spread(share_gradients, tasks, (_EVERYWHERE, _BY_TASK))
         (loss, by_shared), (aux, by_inputs) = run(shared, tasks)
         number = _length(tasks)
         grads = jax.tree.map(lambda g: g / number, (by_shared, by_inputs))

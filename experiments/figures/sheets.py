@@ -74,7 +74,7 @@ def mixed_pairs(
     number = len(lambdas)
     keys = jax.random.split(jax.random.key(seed), 4)
     key_tasks, key_partners, key_rows, key_mix = keys
-    method = interpolation.METHODS[experiment.config.interpolation.method]
+    method = getattr(interpolation, experiment.config.interpolation.method)
 
     def mix_pair(key: Array, lam: Array, x_i: Array, x_j: Array):
         mixing = method(key, lam, x_i[None])

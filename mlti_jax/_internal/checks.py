@@ -8,6 +8,9 @@ import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from mlti_jax.errors import InputError
 
 
@@ -18,6 +21,17 @@ def check_range(field: str, value: object, largest: int, smallest: int = 1) -> N
         raise InputError(
             f"{field} is {value!r}; expected an integer from {smallest} to {largest}"
         )
+
+
+def check_positive(name: str, value: float | jax.Array) -> None:
+    """Raises `InputError` if a parameter of the Beta distribution is not positive.
+
+    The values of traced arrays are unknown, so these are not checked.
+    """
+    if isinstance(value, jax.core.Tracer):
+        return
+    if not np.all((np.asarray(value) > 0) & np.isfinite(value)):
+        raise InputError(f"Beta's {name} must be positive and finite, got {value}")
 
 
 def check_options(

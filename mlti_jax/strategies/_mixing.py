@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlti_jax import interpolation
-from mlti_jax._internal.checks import unknown_name
+from mlti_jax._internal.checks import check_positive, unknown_name
 from mlti_jax.errors import InputError
 from mlti_jax.interpolation import Method
 from mlti_jax.types import Task
+
+METHODS: dict[str, Method] = {
+    "mixup": interpolation.mixup,
+    "cutmix": interpolation.cutmix,
+}
 
 # How two tasks are interpolated in each setting.
 PAIR_FUNCTIONS: dict[str, Callable[..., Task]] = {
@@ -42,12 +47,12 @@ def check_mixing(
       InputError: if one of them is unknown, or they do not fit together.
     """
     check_setting(setting)
-    if method not in interpolation.METHODS:
-        raise unknown_name("mixing method", method, interpolation.METHODS)
+    if method not in METHODS:
+        raise unknown_name("mixing method", method, METHODS)
     if method == "cutmix" and tuple(layers) != (0,):
         raise InputError(
             f"cutmix works on images, so on layer 0 only, got layers {tuple(layers)}; "
             "use mixup for hidden layers"
         )
-    interpolation.check_positive("alpha", alpha)
-    return interpolation.METHODS[method]
+    check_positive("alpha", alpha)
+    return METHODS[method]

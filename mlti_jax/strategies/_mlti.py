@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax import augmentation, interpolation
-from mlti_jax._internal.checks import unknown_name
+from mlti_jax._internal.checks import check_positive, unknown_name
 from mlti_jax.interpolation import Method
 from mlti_jax.strategies._base import Strategy
 from mlti_jax.strategies._mixing import PAIR_FUNCTIONS, check_mixing
@@ -59,13 +59,13 @@ def mlti(
       ((0,), 2)
     """
     mixing = check_mixing(setting, method, layers, alpha)
-    if partners not in interpolation.PARTNERS:
-        raise unknown_name("choice of partners", partners, interpolation.PARTNERS)
+    if partners not in interpolation._PARTNERS:
+        raise unknown_name("choice of partners", partners, interpolation._PARTNERS)
     if not callable(within) and within not in WITHIN:
         raise unknown_name("augmentation within a task", within, WITHIN)
     augment = within if callable(within) else WITHIN[within]
     alpha_within = alpha if alpha_intra is None else alpha_intra
-    interpolation.check_positive("alpha_intra", alpha_within)
+    check_positive("alpha_intra", alpha_within)
     mix_pair = PAIR_FUNCTIONS[setting]
 
     def one_task(key: Array, same: Array, task_i: Task, task_j: Task) -> Task:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Aux, Learner, TaskContext, Variables
-from mlti_jax.parallel import ONE_PASS, Plan, map_tasks, mean_loss
+from mlti_jax.parallel import Plan, map_tasks, mean_loss
 from mlti_jax.strategies._base import Strategy, repeat_support, shares_support
 from mlti_jax.types import Array, Batch, PyTree, Task
 
@@ -65,7 +65,7 @@ def meta_objective(
     key: Array,
     layer: int,
     batch_size: int,
-    plan: Plan = ONE_PASS,
+    plan: Plan = Plan(),
 ) -> tuple[Array, Aux]:
     r"""Compute the loss of a meta-batch, $\frac{1}{B} \sum_i L_i$.
 

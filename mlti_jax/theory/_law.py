@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from mlti_jax.interpolation import check_positive
+from mlti_jax._internal.checks import check_positive
 from mlti_jax.types import Array
 
 

@@ -16,7 +16,7 @@ from mlti_jax.data import Pool, sample_task
 from mlti_jax.data._pools import take_inputs
 from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.learners._base import shared_features
-from mlti_jax.parallel import ONE_PASS, Plan, map_tasks
+from mlti_jax.parallel import Plan, map_tasks
 from mlti_jax.strategies import Strategy
 from mlti_jax.strategies._objective import task_context
 from mlti_jax.training._step import Episode
@@ -60,7 +60,7 @@ class Evaluator:
     strategy: Strategy
     episode: Episode
     tasks_per_pass: int = 8
-    plan: Plan = ONE_PASS
+    plan: Plan = Plan()
 
     @partial(jax.jit, static_argnums=0)
     def _draw(self, pool: Pool, key: Array, tasks: Array) -> tuple[Task, Array]:

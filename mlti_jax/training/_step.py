@@ -9,12 +9,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from mlti_jax import interpolation
 from mlti_jax.data import Pool, sample_flat, sample_task
 from mlti_jax.learners import Aux, Learner, Variables
-from mlti_jax.parallel import EVERYWHERE, ONE_PASS, Plan
+from mlti_jax.parallel import Plan
 from mlti_jax.strategies import Strategy, init_variables, meta_objective
 from mlti_jax.strategies._objective import tasks_per_step
 from mlti_jax.types import Array, PyTree, Task
@@ -91,7 +91,7 @@ def gradients(
     tasks: Task,
     key: Array,
     batch_size: int,
-    plan: Plan = ONE_PASS,
+    plan: Plan = Plan(),
 ) -> tuple[tuple[Array, Aux], PyTree]:
     """Compute the loss of a meta-batch and its gradient, at a random layer.
 
@@ -133,7 +133,7 @@ def make_run_steps(
     optimiser: optax.GradientTransformation,
     episode: Episode,
     batch_size: int,
-    plan: Plan = ONE_PASS,
+    plan: Plan = Plan(),
 ) -> RunSteps:
     """Compile the training loop.
 
@@ -192,7 +192,7 @@ def make_run_steps(
 
     if plan.mesh is None:
         return jax.jit(run, donate_argnums=0)
-    everywhere = NamedSharding(plan.mesh, EVERYWHERE)
+    everywhere = NamedSharding(plan.mesh, PartitionSpec())
     return jax.jit(
         run, donate_argnums=0, in_shardings=everywhere, out_shardings=everywhere
     )

@@ -11,6 +11,7 @@ import pytest
 from mlti_jax import augmentation, backbones, interpolation, learners, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.strategies._metaaug import permute_classes, shift_targets
+from mlti_jax.strategies._mixing import METHODS
 from mlti_jax.types import Batch
 from tests.support.regulariser_cases import maml, tasks  # noqa: F401
 from tests.support.tasks import embed, init, make_task, objective, take, task_loss
@@ -282,7 +283,7 @@ def whole(lam):
 
 @pytest.mark.parametrize("name", ["mlti", "intra", "cross", "metamix", "maxup"])
 def test_lambda_one_is_vanilla_exactly(maml, tasks, name, monkeypatch):
-    monkeypatch.setitem(interpolation.METHODS, "mixup", whole(1.0))
+    monkeypatch.setitem(METHODS, "mixup", whole(1.0))
     strategy = strategies.make(name, setting="label_sharing")
     variables = init(maml, KEY, tasks.support.x[0])
     loss, _ = objective(maml, strategy, variables, tasks)
