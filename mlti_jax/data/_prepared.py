@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow_datasets as tfds
 
 from mlti_jax._internal.checks import check_range
+from mlti_jax._internal.extras import require
 from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._pools import ClassPool
 from mlti_jax.data._splits import Splits
-from mlti_jax.data.builders._base import DatasetBuilder
 from mlti_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from mlti_jax.data.builders._base import DatasetBuilder
 
 RECORDS_PER_READ = 1024
 
@@ -28,6 +30,7 @@ def builder(
     The module of the dataset must be imported, which registers the builder with TFDS;
     `_registry.dataset_builder` does both.
     """
+    tfds = require("tensorflow_datasets", "data")
     folder = resolve_data_dir(data_dir)
     return tfds.builder(name, data_dir=folder, file_format="array_record")
 
@@ -83,6 +86,7 @@ def read(
     Raises:
       InputError: if the records can't be read.
     """
+    tfds = require("tensorflow_datasets", "data")
     features = prepared.info.features
     columns: dict[str, Any] = {}
     texts = [name for name in fields if isinstance(features[name], tfds.features.Text)]

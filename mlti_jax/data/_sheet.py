@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pathlib
+from typing import TYPE_CHECKING
 
 import jax
-import matplotlib
+import numpy as np
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
+from mlti_jax._internal.figures import new_figure
+from mlti_jax.data._pools import ClassPool, DomainPool, Pool
+from mlti_jax.data._splits import Splits
 
-from mlti_jax.data._pools import ClassPool, DomainPool, Pool  # noqa: E402
-from mlti_jax.data._splits import Splits  # noqa: E402
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SPLITS = ("train", "validation", "test")
 ROWS, COLUMNS = 10, 10
@@ -30,20 +31,17 @@ def save_sheet(splits: Splits, path: pathlib.Path) -> None:
         fig = _vectors(pools)
     fig.suptitle(splits.name, fontsize=10)
     fig.savefig(path, dpi=110)
-    plt.close(fig)
 
 
-def _images(pools: dict[str, Pool]) -> plt.Figure:
+def _images(pools: dict[str, Pool]) -> Figure:
     """Plots samples: one panel per split, one row per class or domain."""
     rows = max(len(pool.count[:ROWS]) for pool in pools.values())
-    size = (4.6 * len(pools), 0.7 + 0.38 * rows)
-    fig, axes = plt.subplots(
-        1, len(pools), figsize=size, squeeze=False, layout="constrained"
-    )
+    fig = new_figure(4.6 * len(pools), 0.7 + 0.38 * rows, layout="constrained")
+    axes = fig.subplots(1, len(pools), squeeze=False)
     for ax, (split, pool) in zip(axes[0], pools.items(), strict=True):
-        names, rows = _groups(pool)
+        names, samples = _groups(pool)
         images = np.asarray(pool.x)
-        tiles = [images[part] for part in rows]
+        tiles = [images[part] for part in samples]
         height, width, channels = images.shape[1:]
         canvas = np.full((len(tiles) * height, COLUMNS * width, 3), 255, np.uint8)
         for i, part in enumerate(tiles):
@@ -90,9 +88,10 @@ def _number(pool: Pool) -> str:
     return f"{len(pool.domains)} {kind}"
 
 
-def _vectors(pools: dict[str, Pool]) -> plt.Figure:
+def _vectors(pools: dict[str, Pool]) -> Figure:
     """Plots how many features of a sample are nonzero, and the sizes of the groups."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
+    fig = new_figure(8.4, 3.4, layout="constrained")
+    left, right = fig.subplots(1, 2)
     nonzero = {
         split: np.count_nonzero(np.asarray(pool.x), axis=1)
         for split, pool in pools.items()

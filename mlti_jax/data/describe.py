@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+from typing import TYPE_CHECKING
 
 from absl import flags, logging
 
@@ -21,8 +22,10 @@ from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._registry import DATASETS, dataset_builder, load
 from mlti_jax.data._sheet import save_sheet
 from mlti_jax.data._splits import pool_lines
-from mlti_jax.data.builders._base import DatasetBuilder
 from mlti_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from mlti_jax.data.builders._base import DatasetBuilder
 
 __all__ = ["chosen_dataset", "describe", "main"]
 

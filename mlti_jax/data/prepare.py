@@ -18,20 +18,23 @@ import pathlib
 import shutil
 import sys
 import time
+from typing import TYPE_CHECKING
 
-import tensorflow_datasets as tfds
 from absl import flags, logging
 
 from mlti_jax._internal import command_line
+from mlti_jax._internal.extras import require
 from mlti_jax._internal.locks import locked
 from mlti_jax._internal.processes import default_processes
 from mlti_jax._internal.progress import format_seconds, say
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._registry import dataset_builder
-from mlti_jax.data.builders._base import DatasetBuilder
 from mlti_jax.data.describe import chosen_dataset, describe
 from mlti_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from mlti_jax.data.builders._base import DatasetBuilder
 
 __all__ = ["main", "prepare"]
 
@@ -104,6 +107,7 @@ def prepare(
 def _write(builder: DatasetBuilder, folder: pathlib.Path, processes: int) -> None:
     builder.processes = processes
     builder.show_progress = True
+    tfds = require("tensorflow_datasets", "data")
     start = time.monotonic()
     with contextlib.redirect_stdout(io.StringIO()):
         builder.download_and_prepare(
