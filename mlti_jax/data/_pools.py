@@ -279,8 +279,10 @@ def sample_flat(
     Args:
       pool: the samples.
       key: random key.
-      ways, shots, queries: size of a task. The batch has as many samples:
+      ways: number of classes of a task. The batch has as many samples as a task,
         `ways * (shots + queries)`.
+      shots: support samples per class of a task.
+      queries: query samples per class of a task.
 
     Returns:
       A task with an empty support set. The query set is drawn with `sample_batch`, so

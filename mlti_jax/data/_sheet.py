@@ -99,7 +99,8 @@ def _vectors(pools: dict[str, Pool]) -> Figure:
     largest = max(values.max() for values in nonzero.values())
     # Bin widths are integers, so each bin covers equally many values.
     bins = np.arange(0, largest + 2, max(1, largest // 40)) - 0.5
-    ticks, names = [], []
+    ticks: list[int] = []
+    names: list[str] = []
     for split, pool in pools.items():
         color = COLORS[split]
         left.hist(

@@ -138,7 +138,9 @@ def make_run_steps(
     """Compile the training loop.
 
     Args:
-      learner, strategy, optimiser: the method.
+      learner: the learner, for one task.
+      strategy: what is done to a meta-batch.
+      optimiser: the optimizer of the variables.
       episode: the size of a task.
       batch_size: number of tasks per meta-batch.
       plan: how tasks are distributed over devices and time; with several devices,

@@ -41,7 +41,9 @@ def from_folder(
         start with a dot are ignored.
       size: the side length, or (height, width), to scale images to (Lanczos); None if
         all have the same size.
-      validation, test, seed: classes or tasks to hold out, as in `from_arrays`.
+      validation: classes or tasks for model selection, as in `from_arrays`.
+      test: classes or tasks for evaluation, as in `from_arrays`.
+      seed: seed to draw held-out fractions.
       setting: overrides what the folders suggest: with `non_label_sharing` every class
         of every task is a separate class, named `task/class`.
 

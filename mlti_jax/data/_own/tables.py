@@ -60,7 +60,9 @@ def from_table(
       smiles: a column of SMILES to use instead: the inputs are fingerprints of the
         molecules (extra `bio`). Up to 5 % unreadable molecules are skipped.
       fingerprint: `morgan` (radius 2) or `path`, with 1,024 bits.
-      validation, test, seed: tasks to hold out, as in `from_arrays`.
+      validation: tasks for model selection, as in `from_arrays`.
+      test: tasks for evaluation, as in `from_arrays`.
+      seed: seed to draw held-out fractions.
       setting: overrides what is inferred from the labels, as in `from_arrays`.
       standardise: whether to scale each feature to mean 0 and standard deviation 1 on
         the training tasks. Binary features are not changed.
