@@ -150,7 +150,9 @@ def test_hook_changes_the_output_before_normalisation():
         # The same map with its first channel's kernel at zero.
         return linear.apply(linear.kernel * jnp.where(jnp.arange(8) == 0, 0.0, 1.0))
 
-    h, _ = jax.jit(functools.partial(stack.apply, hook=hook))(params, state, x)
+    h, _ = jax.jit(functools.partial(stack.apply, context=Context(hook=hook)))(
+        params, state, x
+    )
     plain, _ = jax.jit(stack.apply)(params, state, x)
     assert seen[0] == (0, (3, 3, 3, 8), (4, 28, 28, 8))
     assert [layer for layer, _, _ in seen] == [0, 1, 2, 3]
@@ -264,11 +266,11 @@ def test_unknown_backbone():
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("mlp", (28, 28, 3), r"takes vectors \[N, D\], got \(2, 28, 28, 3\)"),
-        ("conv4", (10,), r"takes images \[N, H, W, C\], got \(2, 10\)"),
-        ("conv4", (8, 8, 3), "too small for so many blocks"),
-        ("resnet12", (8, 8, 3), "too small for so many blocks"),
-        ("pose", (1024,), "takes images"),
+        ("mlp", (28, 28, 3), r"needs vectors \[N, D\], got \(2, 28, 28, 3\)"),
+        ("conv4", (10,), r"needs images \[N, H, W, C\], got \(2, 10\)"),
+        ("conv4", (8, 8, 3), "too small for this many blocks"),
+        ("resnet12", (8, 8, 3), "too small for this many blocks"),
+        ("pose", (1024,), "needs images"),
         ("word_mean", (32,), "a text network takes"),
     ],
 )

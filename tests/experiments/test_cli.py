@@ -47,7 +47,7 @@ def cli(monkeypatch, capsys, tmp_path):
         ([RAINBOW, "--config.dataset.source=web"], "unknown MNIST source 'web'"),
         ([RAINBOW, "--config.dataset.train_classes=41"], "train_classes"),
         ([RAINBOW, "--config.backbone.name=conv5"], "unknown backbone 'conv5'"),
-        ([RAINBOW, "--config.backbone.name=mlp"], r"takes vectors \[N, D\]"),
+        ([RAINBOW, "--config.backbone.name=mlp"], r"needs vectors \[N, D\]"),
         ([RAINBOW, "--config.backbone.conv4.filters=0"], "filters and blocks >= 1"),
         ([RAINBOW, "--config.seed=-1"], "config.seed must be from 0"),
         ([RAINBOW, "--config.eval.num_tasks=1"], "2 or more"),

@@ -123,7 +123,7 @@ def test_metareg_refuses_wrong_options(options):
 
 def test_metareg_refuses_a_learner_that_shares_nothing(tasks):
     everything = learners.maml(backbones.mlp((6, 7)), 3, adapted_layers=(0, 1, 2))
-    with pytest.raises(InputError, match="here there are none"):
+    with pytest.raises(InputError, match="adapts all of them"):
         strategies.init_variables(
             everything, strategies.metareg(), KEY, tasks.support.x[0]
         )
