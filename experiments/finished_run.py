@@ -9,8 +9,7 @@ from mlti_jax.errors import InputError
 from mlti_jax.learners import Variables
 from mlti_jax.training import Experiment, build
 from mlti_jax.training._config import base_config, flat_fields, restore_config
-from mlti_jax.training._finished import tested_variables
-from mlti_jax.training._workdir import read_json
+from mlti_jax.training._workdir import read_json, tested_variables
 
 
 def load(

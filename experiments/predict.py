@@ -36,8 +36,8 @@ from experiments import finished_run, prediction_files
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import DATA_DIR
 from mlti_jax.api import AdaptedModel, FittedLearner, load
-from mlti_jax.api._fitting import from_experiment, probabilities_note
-from mlti_jax.api._saving import MANIFEST
+from mlti_jax.api._fit import describe_calibration, from_experiment
+from mlti_jax.api._serialization import MANIFEST
 from mlti_jax.errors import InputError
 from mlti_jax.training._workdir import read_json
 
@@ -66,7 +66,7 @@ def main() -> None:
     columns = predicted_columns(model, x)
     write_columns(output, {**known, **_without_clash(known, columns)})
     print(f"{len(next(iter(columns.values())))} predictions in {output}")
-    print(probabilities_note(learner))
+    print(describe_calibration(learner))
 
 
 def load_model(path: str, data_dir: str | None = None) -> FittedLearner:

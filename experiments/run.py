@@ -1,4 +1,4 @@
-"""Trains and evaluates: `python -m experiments.run --config=FILE --workdir=DIR`.
+"""Train and evaluate: `python -m experiments.run --config=FILE --workdir=DIR`.
 
 Examples, from the root of the project:
 
@@ -16,10 +16,10 @@ Examples, from the root of the project:
   Learners, strategies, backbones, datasets and configs:
     python -m experiments.run --list
 
-The work directory then holds config.json, metrics.jsonl, tensorboard/, checkpoints/
-and results.json. The same command goes on with a run that was interrupted, and says so
-if it is finished. Beside it, `compilation_cache/` keeps compiled programs for the next
-start (`--config.compilation_cache=off` for none).
+The run writes config.json, metrics.jsonl, tensorboard/, checkpoints/ and results.json
+into the work directory. The same command resumes an interrupted run and skips a
+finished one. `compilation_cache/` beside the work directory keeps compiled programs for
+the next start (`--config.compilation_cache=off` to disable it).
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ from absl import flags, logging
 from ml_collections import config_flags
 
 from experiments import cli
-from experiments.compare import compare
+from experiments.side_by_side import run_side_by_side
 from mlti_jax import parallel
 from mlti_jax._internal.command_line import DATA_DIR
 from mlti_jax.errors import InputError
-from mlti_jax.training import build, summary, train_and_evaluate
+from mlti_jax.training import build, train_and_evaluate
+from mlti_jax.training._metrics import summary
 
 flags.declare_key_flag("data_dir")
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "A file of experiments/configs, and after a colon its arguments."
+    "config", None, "A file in experiments/configs, and its arguments after a colon."
 )
-WORKDIR = flags.DEFINE_string("workdir", None, "Where the run leaves all it makes.")
-LIST = flags.DEFINE_bool("list", False, "List what can be chosen, and exit.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory for the outputs of the run.")
+LIST = flags.DEFINE_bool("list", False, "List the available names, and exit.")
 
 
 def main() -> None:
-    """Runs one config, or the several strategies that it compares."""
+    """Run a config, or the strategies that it compares."""
     if LIST.value:
         print(cli.listing())
         return
     for flag in (CONFIG, WORKDIR):
         if flag.value is None:
             raise InputError(f"--{flag.name} is missing; see --help, or --list")
-    logging.set_verbosity(logging.ERROR)  # TFDS warns of what is not there yet.
+    logging.set_verbosity(logging.ERROR)  # TFDS warns about missing optional parts.
     config = CONFIG.value
     parallel.use_all_cores()
     cli.use_compilation_cache(config.compilation_cache, WORKDIR.value)
     if config.get("compare"):
-        compare(config, WORKDIR.value, DATA_DIR.value)
+        run_side_by_side(config, WORKDIR.value, DATA_DIR.value)
     else:
         result = train_and_evaluate(build(config, DATA_DIR.value), WORKDIR.value)
         print(summary(result))

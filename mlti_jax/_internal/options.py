@@ -16,7 +16,7 @@ from typing import Any
 # Arguments with a default that the program sets from the data or the config section
 # `interpolation`; they are not options of a single learner or strategy.
 _SET_BY_PROGRAM = frozenset(
-    {"objective", "setting", "form", "labels", "method", "layers", "partners", "name"}
+    {"objective", "setting", "method", "layers", "partners", "name"}
 )
 
 

@@ -1,4 +1,4 @@
-"""A few calls from tasks of one's own to predictions: `fit`, `adapt`, `predict`.
+"""High-level interface: from your own tasks to predictions.
 
     learner = mlti_jax.fit(tasks, learner="protonet", strategy="mlti", shots=5)
     model = learner.adapt(x_support, y_support)
@@ -6,16 +6,18 @@
     learner.save("model/")
     learner = mlti_jax.load("model/")
 
-Nothing is implemented here a second time: `fit` runs what `experiments.run` runs, and
-`predict` is the learner's.
+`fit` runs the same program as `experiments.run`.
 """
 
-from mlti_jax.api._adapted import AdaptedModel, Prediction
 from mlti_jax.api._calibration import Calibration
-from mlti_jax.api._comparison import Comparison, compare
-from mlti_jax.api._fitted import Evaluation, FittedLearner
-from mlti_jax.api._fitting import fit
-from mlti_jax.api._loading import load
+from mlti_jax.api._fit import Comparison, compare, fit
+from mlti_jax.api._model import (
+    AdaptedModel,
+    Evaluation,
+    FittedLearner,
+    Prediction,
+    load,
+)
 
 __all__ = [
     "AdaptedModel",

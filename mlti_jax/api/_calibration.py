@@ -1,8 +1,8 @@
-"""Whether probabilities can be believed: temperature, and calibration error.
+"""Calibration of probabilities: temperature scaling and calibration error.
 
-Guo et al. (2017): the logits of all classes are divided by one number, which leaves
-the order of the classes as it is. It is fitted on validation tasks, which the network
-was not trained on, and judged on test tasks, which it was not fitted on.
+Guo et al. (2017) divide the logits of all classes by one temperature, which keeps the
+order of the classes. It is fitted on validation tasks, on which the network was not
+trained, and evaluated on test tasks, on which it was not fitted.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlti_jax.data import Pool
-from mlti_jax.learners import Variables
-from mlti_jax.training import Evaluator
-from mlti_jax.types import Array
+from mlti_jax.training._evaluation import QueryOutputs
 
-# Outside of these, the samples do not determine a temperature.
-COLDEST, HOTTEST = 1e-3, 1e4
-BINS = 15
+# Outside of these bounds, the samples do not determine a temperature.
+_COLDEST, _HOTTEST = 1e-3, 1e4
+_BINS = 15
 
 
 class Calibration(NamedTuple):
-    """How probabilities were calibrated, and how well it went.
+    """Temperature scaling of probabilities and its effect.
 
     Attributes:
-      temperature: that logits are divided by.
-      tasks: validation tasks that it was fitted on.
-      test_tasks: that the two errors were measured on.
-      error_before, error_after: expected calibration error, without and with it.
+      temperature: the number that divides logits.
+      tasks: number of validation tasks that it was fitted on.
+      test_tasks: number of test tasks that the two errors were measured on.
+      error_before, error_after: expected calibration error without and with it.
     """
 
     temperature: float
@@ -38,45 +35,29 @@ class Calibration(NamedTuple):
     error_after: float
 
 
-class Outputs(NamedTuple):
-    """Logits of the queries of many tasks.
+def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float | None:
+    r"""Returns the T that minimizes $-\sum_k \log \mathrm{softmax}(z_k / T)_{y_k}$.
 
-    Attributes:
+    The sum is convex in $\beta = 1 / T$, so its derivative,
+    $\sum_k \mathbb{E}_{r \sim p_k} z_{kr} - z_{k y_k}$, has at most one zero, which is
+    found by bisection.
+
+    Args:
       logits: `[M, C]`.
-      labels: `[M]`, whole numbers.
-    """
-
-    logits: np.ndarray
-    labels: np.ndarray
-
-
-def query_outputs(
-    evaluator: Evaluator, variables: Variables, pool: Pool, key: Array, num_tasks: int
-) -> Outputs:
-    """What a learner says of the queries of the tasks that an evaluator draws."""
-    outputs, labels = evaluator.outputs(variables, pool, key, num_tasks)
-    return Outputs(outputs, labels.argmax(axis=1))
-
-
-def fit_temperature(outputs: Outputs) -> float | None:
-    r"""The T that minimises :math:`-\sum_k \log \mathrm{softmax}(z_k / T)_{y_k}`.
-
-    The sum is convex in :math:`\beta = 1 / T`, so that its derivative,
-    :math:`\sum_k \mathbb{E}_{r \sim p_k} z_{kr} - z_{k y_k}`, has one zero at most: it
-    is found by halving an interval.
+      labels: `[M]`, integers.
 
     Returns:
-      None if there is none between `COLDEST` and `HOTTEST`: where all samples are
-      classified rightly, no confidence is too high.
+      T; None if no temperature from 0.001 to 10,000 is optimal: if all samples are
+      classified correctly, no confidence is too high.
     """
-    logits = np.asarray(outputs.logits, np.float64)
-    own = logits[np.arange(len(logits)), outputs.labels]
+    logits = np.asarray(logits, np.float64)
+    own = logits[np.arange(len(logits)), labels]
 
     def slope(log_beta: float) -> float:
         p = softmax(np.exp(log_beta) * logits)
         return float(((p * logits).sum(axis=1) - own).mean())
 
-    low, high = -np.log(HOTTEST), -np.log(COLDEST)
+    low, high = -np.log(_HOTTEST), -np.log(_COLDEST)
     if not slope(low) < 0 < slope(high):
         return None
     while high - low > 1e-10:
@@ -86,39 +67,44 @@ def fit_temperature(outputs: Outputs) -> float | None:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities `[N, C]` of logits."""
+    """Returns probabilities `[N, C]` of logits."""
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     return shifted / shifted.sum(axis=1, keepdims=True)
 
 
-def expected_calibration_error(outputs: Outputs, temperature: float = 1.0) -> float:
-    """The mean distance between confidence and accuracy.
+def expected_calibration_error(
+    logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0
+) -> float:
+    """Returns the mean distance between confidence and accuracy.
 
-    Samples are put into `BINS` bins of equal width by the probability of their
-    likeliest class; a bin counts by its number of samples.
+    Samples are put into 15 bins of equal width by the probability of their most likely
+    class; a bin is weighted with its number of samples.
     """
-    p = softmax(np.asarray(outputs.logits, np.float64) / temperature)
-    confidence, right = p.max(axis=1), p.argmax(axis=1) == outputs.labels
-    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    gap = np.bincount(place, weights=confidence - right, minlength=BINS)
+    p = softmax(np.asarray(logits, np.float64) / temperature)
+    confidence, correct = p.max(axis=1), p.argmax(axis=1) == labels
+    place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    gap = np.bincount(place, weights=confidence - correct, minlength=_BINS)
     return float(np.abs(gap).sum() / len(p))
 
 
-def calibrate(fitting: Outputs, judging: Outputs, tasks: int) -> Calibration | None:
-    """Fits a temperature and measures what it brings; None if none can be fitted.
+def calibrate(
+    validation: QueryOutputs, test: QueryOutputs, tasks: int
+) -> Calibration | None:
+    """Fits a temperature and measures its effect; None if none can be fitted.
 
     Args:
-      fitting: of validation tasks.
-      judging: of test tasks.
-      tasks: how many of each.
+      validation: outputs on validation tasks, to fit on.
+      test: outputs on test tasks, to measure on.
+      tasks: the number of tasks of each.
     """
-    temperature = fit_temperature(fitting)
+    temperature = fit_temperature(validation.outputs, validation.labels.argmax(axis=1))
     if temperature is None:
         return None
+    logits, labels = test.outputs, test.labels.argmax(axis=1)
     return Calibration(
         temperature=temperature,
         tasks=tasks,
         test_tasks=tasks,
-        error_before=expected_calibration_error(judging),
-        error_after=expected_calibration_error(judging, temperature),
+        error_before=expected_calibration_error(logits, labels),
+        error_after=expected_calibration_error(logits, labels, temperature),
     )

@@ -1,7 +1,10 @@
-"""Training, evaluation, checkpoints and metrics."""
+"""Training and evaluation.
 
-from mlti_jax.errors import Interrupted
-from mlti_jax.training._checkpoints import Checkpoints
+`build` turns a config into an `Experiment`, and `train_and_evaluate` runs it. The other
+names are parts for your own training loop.
+"""
+
+from mlti_jax.training._checkpoints import Checkpoints  # noqa: F401
 from mlti_jax.training._config import base_config
 from mlti_jax.training._evaluation import (
     Evaluator,
@@ -9,34 +12,25 @@ from mlti_jax.training._evaluation import (
     paired_difference,
 )
 from mlti_jax.training._experiment import Experiment, build
-from mlti_jax.training._loop import format_interval, summary, train_and_evaluate
-from mlti_jax.training._metrics import MetricsWriter
+from mlti_jax.training._loop import train_and_evaluate
 from mlti_jax.training._step import (
     Episode,
     TrainState,
-    adam,
-    gradients,
+    adam,  # noqa: F401
     init_state,
     make_run_steps,
 )
 
 __all__ = [
-    "Checkpoints",
     "Episode",
     "Evaluator",
     "Experiment",
-    "Interrupted",
-    "MetricsWriter",
     "TrainState",
-    "adam",
     "base_config",
     "build",
-    "format_interval",
-    "gradients",
     "init_state",
     "make_run_steps",
     "mean_and_interval",
     "paired_difference",
-    "summary",
     "train_and_evaluate",
 ]

@@ -1,4 +1,4 @@
-"""Checkpoints: the last few states and, apart from them, the best on validation."""
+"""Checkpoints: saved states on disk or in memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import contextlib
 import errno
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
@@ -16,19 +18,22 @@ from absl import logging
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
 
-# Errors of the machine, after which the same file may well be read.
-NOT_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)
+# Errors of the machine, not of the file: reading it again may succeed.
+_NOT_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)
 
 
 class Checkpoints:
-    """Saved states of one kind in a directory, written in the background by Orbax.
+    """Saved states in a directory, written in the background by Orbax.
 
-    A state is stored as a flat dictionary from each leaf's path to its array, which
-    anyone can read without this package. A checkpoint that was cut short is passed
-    over when restoring, and the one before it is taken.
+    A state is stored as a flat dictionary from each leaf's path to its array, which can
+    be read without this package. `restore` skips incomplete checkpoints.
+
+    Args:
+      directory: where they are saved.
+      keep: number of newest checkpoints to keep; None for all.
     """
 
-    def __init__(self, directory: str | pathlib.Path, keep: int):
+    def __init__(self, directory: str | pathlib.Path, keep: int | None) -> None:
         self._directory = pathlib.Path(directory).absolute()
         self._keep = keep
         self._manager = self._open()
@@ -40,18 +45,18 @@ class Checkpoints:
         return ocp.CheckpointManager(self._directory, options=options)
 
     def steps(self) -> list[int]:
-        """The steps that are saved, ascending."""
+        """Returns the saved steps, ascending."""
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: PyTree) -> None:
-        """Saves `state`; returns once it is copied and is written in the background.
+        """Copies `state` and writes it in the background.
 
-        A step that is already saved is left as it is: steps are deterministic.
+        Does nothing if the step is already saved: steps are deterministic.
         """
         if step in self._manager.all_steps():
             return
-        # Copied, since the training step will reuse these buffers while Orbax writes.
-        flat = {name: np.array(leaf) for name, leaf in _flatten(state).items()}
+        # Copied, since the training step reuses these buffers while Orbax writes.
+        flat = {name: np.array(leaf) for name, leaf in leaves_by_name(state).items()}
         with self._disk_errors():
             self._manager.save(step, args=ocp.args.StandardSave(flat), force=True)
 
@@ -63,11 +68,11 @@ class Checkpoints:
     def restore(
         self, template: PyTree, step: int | None = None
     ) -> tuple[int, PyTree] | None:
-        """The newest state that can be read, with its step; None if there is none.
+        """Returns the newest readable state and its step, or None.
 
         Args:
           template: a state of the same structure and shapes.
-          step: only this step.
+          step: restore only this step; None for the newest.
         """
         for saved in reversed(self.steps()):
             if step is not None and saved != step:
@@ -76,16 +81,21 @@ class Checkpoints:
                 flat = self._manager.restore(saved, args=ocp.args.StandardRestore())
             except Exception as error:  # Orbax raises many kinds for damaged files.
                 if isinstance(error, MemoryError) or (
-                    isinstance(error, OSError) and error.errno in NOT_DAMAGE
+                    isinstance(error, OSError) and error.errno in _NOT_DAMAGE
                 ):
                     raise
                 self._set_aside(saved, error)
                 continue
-            return saved, _unflatten(flat, template, self._directory / str(saved))
+            return saved, tree_from_leaves(
+                flat,
+                template,
+                f"checkpoint {self._directory / str(saved)}",
+                "use another work directory",
+            )
         return None
 
     def wait(self) -> None:
-        """Returns when all is written; raises what went wrong in the background."""
+        """Waits until everything is written; raises errors of the background."""
         with self._disk_errors():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
@@ -97,7 +107,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _disk_errors(self) -> Iterator[None]:
-        """A full disk is told as an `OSError`, whichever library noticed it."""
+        """Raises `OSError` for a full disk, whichever library reports it."""
         try:
             yield
         except Exception as error:
@@ -108,14 +118,14 @@ class Checkpoints:
             raise
 
     def _set_aside(self, step: int, error: Exception) -> None:
-        """Moves a damaged checkpoint out of the way, so that it can be saved anew."""
+        """Renames a damaged checkpoint, so the step can be saved again."""
         damaged = self._directory / str(step)
         target = self._directory.parent / f"damaged-{self._directory.name}-{step}"
         while target.exists():
             target = target.with_name(target.name + "-again")
         logging.warning(
-            "checkpoint %s can't be read (%s); it is set aside as %s, and an earlier "
-            "one is taken if there is one",
+            "cannot read checkpoint %s (%s); renamed it to %s, continuing with an "
+            "earlier one if possible",
             damaged,
             (str(error).splitlines() or [type(error).__name__])[0][:200],
             target,
@@ -125,30 +135,80 @@ class Checkpoints:
         self._manager = self._open()
 
 
-def _flatten(state: PyTree) -> dict[str, jax.Array]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+class InMemoryCheckpoints:
+    """The newest state, kept in memory; used like `Checkpoints`."""
+
+    def __init__(self) -> None:
+        self._saved: tuple[int, PyTree] | None = None
+
+    def steps(self) -> list[int]:
+        """Returns the saved steps: none or one."""
+        return [] if self._saved is None else [self._saved[0]]
+
+    def save(self, step: int, state: PyTree) -> None:
+        """Copies `state` to the host, in place of the previous one."""
+        self._saved = step, jax.tree.map(np.array, state)
+
+    def delete(self, step: int) -> None:
+        """Removes one step."""
+        if step in self.steps():
+            self._saved = None
+
+    def restore(
+        self, template: PyTree, step: int | None = None
+    ) -> tuple[int, PyTree] | None:
+        """Returns the saved state and its step, or None."""
+        del template
+        if self._saved is None or step not in (None, self._saved[0]):
+            return None
+        return self._saved[0], to_default_device(self._saved[1])
+
+    def wait(self) -> None:
+        """Does nothing: `save` has no background."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def to_default_device(tree: PyTree) -> PyTree:
+    """Copies arrays, from the host or from several devices, to the default device."""
+    return jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf), copy=True), tree)
+
+
+def leaves_by_name(tree: PyTree) -> dict[str, Any]:
+    """Returns the leaves of a tree by their paths, such as `params.model.0.kernel`."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): leaf
         for path, leaf in leaves
     }
 
 
-def _unflatten(flat: dict, template: PyTree, path: pathlib.Path) -> PyTree:
-    expected = _flatten(template)
-    for name in sorted(set(expected) ^ set(flat)):
-        where = "lacks" if name in expected else "has, beyond what is expected,"
+def tree_from_leaves(
+    leaves: Mapping[str, Any], template: PyTree, where: str, advice: str
+) -> PyTree:
+    """Inverts `leaves_by_name`.
+
+    Args:
+      leaves: arrays by path.
+      template: a tree of the expected structure, shapes and dtypes.
+      where: the file, for errors.
+      advice: what to do if names, shapes or dtypes differ, for errors.
+    """
+    expected = leaves_by_name(template)
+    for name in sorted(set(expected) ^ set(leaves)):
+        fault = "lacks" if name in expected else "has the unexpected"
         raise InputError(
-            f"checkpoint {path} {where} {name}: it belongs to another model; use "
-            "another work directory"
+            f"{where} {fault} {name}: it belongs to another model; {advice}"
         )
-    leaves = []
+    arrays = []
     for name, leaf in expected.items():
-        saved = np.asarray(flat[name])
+        saved = np.asarray(leaves[name])
         if saved.shape != leaf.shape or saved.dtype != leaf.dtype:
             raise InputError(
-                f"checkpoint {path}: {name} is {saved.dtype}{list(saved.shape)}, "
-                f"expected {leaf.dtype}{list(leaf.shape)}; use another work directory"
+                f"{where}: {name} is {saved.dtype}{list(saved.shape)}, expected "
+                f"{leaf.dtype}{list(leaf.shape)}; {advice}"
             )
         # Into memory that JAX owns, since the state will be donated.
-        leaves.append(jax.numpy.array(saved, copy=True))
-    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+        arrays.append(jnp.array(saved, copy=True))
+    return jax.tree.unflatten(jax.tree.structure(template), arrays)

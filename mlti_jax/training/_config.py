@@ -1,10 +1,11 @@
-"""The fields of every config and their defaults, and access to fields by name."""
+"""The fields of every config, access to them by name, and choices from the data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference, placeholder
@@ -12,6 +13,7 @@ from ml_collections.config_dict import FieldReference, placeholder
 from mlti_jax._internal.checks import did_you_mean
 from mlti_jax._internal.options import options_of
 from mlti_jax.backbones import BACKBONES
+from mlti_jax.data import ClassPool, RegressionPool, Splits
 from mlti_jax.errors import InputError
 from mlti_jax.learners import FAMILIES
 from mlti_jax.learners._maml import gradient_learner
@@ -21,6 +23,8 @@ from mlti_jax.strategies import STRATEGIES
 _OPTIONAL = ("eval.queries",)
 # Former options, which never changed a result: ignored in saved configs.
 _REMOVED = ("unroll",)
+_MAX_WAYS = 5  # classes per task, if they are drawn from more
+_CONV4_BLOCKS = 4  # each halves an image
 
 
 def base_config() -> ConfigDict:
@@ -169,3 +173,103 @@ def _nearest(name: str, known: list[str]) -> str:
         return f" (did you mean {' or '.join(map(repr, same[:3]))}?)"
     sections = sorted({field.partition(".")[0] for field in known})
     return did_you_mean(name, known) or f"; sections: {', '.join(sections)}"
+
+
+# ------------------------------------------------------------ choices from the data
+
+
+def fill_in(config: ConfigDict, splits: Splits) -> tuple[ConfigDict, list[str]]:
+    """Chooses what a config leaves open: `task.ways`, the network, the interpolation.
+
+    A config leaves them open with `task.ways=None`, an empty `backbone.name` and an
+    empty `interpolation.method`.
+
+    Returns:
+      The config, a copy if anything was open, and notes for the user.
+    """
+    ways, network = config.task.ways, config.backbone.name
+    method = config.interpolation.method
+    if ways is not None and network and method:
+        return config, []
+    chosen: dict[str, Any] = {}
+    if ways is None:
+        chosen["task.ways"] = choose_ways(splits)
+    if not network:
+        name, options = choose_backbone(splits)
+        chosen["backbone.name"] = name
+        for option, value in options.items():
+            # A config may ask for fewer blocks than possible.
+            value = min(value, config.backbone[name][option])
+            chosen[f"backbone.{name}.{option}"] = value
+    if not method:
+        for name, value in choose_interpolation(splits).items():
+            chosen[f"interpolation.{name}"] = value
+    config = config.copy_and_resolve_references()
+    with config.unlocked(), config.ignore_type():
+        for field, value in chosen.items():
+            *sections, name = field.split(".")
+            place = config
+            for section in sections:
+                place = place[section]
+            place[name] = value
+    fields = ", ".join(f"{field}={value}" for field, value in chosen.items())
+    return config, [f"chosen from the data: {fields}"]
+
+
+def choose_ways(splits: Splits) -> int:
+    """Returns all shared classes; else five, or as many as every split has."""
+    if isinstance(splits.train, RegressionPool):
+        return 1
+    if not isinstance(splits.train, ClassPool):
+        return len(splits.train.classes)
+    pools = (splits.train, splits.validation, splits.test)
+    return min(_MAX_WAYS, *(len(pool.classes) for pool in pools if pool is not None))
+
+
+def choose_backbone(splits: Splits) -> tuple[str, dict[str, Any]]:
+    """Returns the name of a network for the inputs, and options if they must differ.
+
+    Vectors `[D]` get `mlp`, images `[H, W, C]` get `conv4`, with fewer blocks if the
+    image is too small to be halved four times. Raises `InputError` for other shapes.
+    """
+    leaves = [leaf.shape[1:] for leaf in jax.tree.leaves(splits.train.x)]
+    shape = leaves[0]
+    if len(leaves) == 1 and len(shape) == 1:
+        return "mlp", {}
+    if len(leaves) > 1 or len(shape) != 3:
+        shapes = ", ".join(str(list(shape)) for shape in leaves)
+        raise InputError(
+            f"cannot choose a network for samples {shapes}; make them vectors [D] or"
+            " images [H, W, C] (grayscale: x[..., None]), or set backbone.name"
+        )
+    height, width, channels = shape
+    if height <= 4 < min(width, channels):
+        raise InputError(
+            f"images {list(shape)} seem to have their channels first; expected"
+            " [H, W, C]: x.transpose(0, 2, 3, 1)"
+        )
+    possible = min(height, width).bit_length() - 1
+    if possible < 1:
+        raise InputError(
+            f"images {list(shape)} are too small for a convolution; make them"
+            " vectors, x.reshape(len(x), -1)"
+        )
+    return "conv4", ({} if possible >= _CONV4_BLOCKS else {"blocks": possible})
+
+
+def choose_interpolation(splits: Splits) -> dict[str, Any]:
+    """Returns method and layers of interpolation: the paper's for this kind of data.
+
+    CutMix for images, Mixup at the input or after the first block for vectors. For
+    regression from images Mixup at the input, since a box of an image does not
+    determine its target. For integers such as tokens Mixup after the first layer.
+    """
+    leaves = jax.tree.leaves(splits.train.x)
+    if any(leaf.dtype.kind == "i" for leaf in leaves):
+        return {"method": "mixup", "layers": (1,)}
+    if len(leaves) == 1 and leaves[0].ndim == 2:
+        return {"method": "mixup", "layers": (0, 1)}
+    images = len(leaves) == 1 and leaves[0].ndim == 4
+    if images and not isinstance(splits.train, RegressionPool):
+        return {"method": "cutmix", "layers": (0,)}
+    return {"method": "mixup", "layers": (0,)}

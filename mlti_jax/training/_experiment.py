@@ -20,7 +20,7 @@ from mlti_jax.learners import Learner
 from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
 from mlti_jax.strategies._objective import check_layers, tasks_per_step
-from mlti_jax.training._defaults import fill_in
+from mlti_jax.training._config import fill_in
 from mlti_jax.training._evaluation import Evaluator
 from mlti_jax.training._step import Episode, TrainState, adam, init_state
 from mlti_jax.types import Array

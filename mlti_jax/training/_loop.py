@@ -7,6 +7,7 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -14,85 +15,160 @@ import numpy as np
 
 from mlti_jax._internal.locks import locked
 from mlti_jax._internal.progress import Progress, format_metric, say, stop_signal
+from mlti_jax.data import Pool
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.learners import Variables
-from mlti_jax.training._checkpoints import Checkpoints
+from mlti_jax.training._checkpoints import (
+    Checkpoints,
+    InMemoryCheckpoints,
+    to_default_device,
+)
 from mlti_jax.training._evaluation import mean_and_interval
 from mlti_jax.training._experiment import TEST, TRAIN, VALIDATION, Experiment
 from mlti_jax.training._metrics import MetricsWriter
 from mlti_jax.training._step import TrainState, make_run_steps
-from mlti_jax.training._workdir import open_workdir, read_json, write_json
+from mlti_jax.training._workdir import (
+    open_workdir,
+    read_json,
+    tested_variables,
+    write_json,
+)
+from mlti_jax.types import Array
 
-# A call of the compiled loop lasts about this long, so that a signal is answered.
-SECONDS_A_CALL = 1.0
-KEPT_CHECKPOINTS = 3
+# Approximate length of a call of the compiled loop; signals are handled in between.
+_SECONDS_PER_CALL = 1.0
+_KEPT_CHECKPOINTS = 3
 # Two, since a resumed run may have to do without the newest of them.
-KEPT_BEST = 2
+_KEPT_BEST = 2
 
 
-def train_and_evaluate(experiment: Experiment, workdir: str | pathlib.Path) -> dict:
-    """Runs an experiment in a work directory, or goes on with an interrupted run.
+class RunResult(NamedTuple):
+    """What a run returns.
 
-    Leaves there `config.json`, `metrics.jsonl`, `tensorboard/`, `checkpoints/last`,
-    `checkpoints/best` and `results.json`. A run that is finished is not run again.
+    Attributes:
+      result: the content of `results.json`.
+      variables: the variables that were tested.
+    """
+
+    result: dict[str, Any]
+    variables: Variables
+
+
+def train_and_evaluate(
+    experiment: Experiment, workdir: str | pathlib.Path
+) -> dict[str, Any]:
+    """Runs an experiment in a work directory, or resumes an interrupted run.
+
+    Writes `config.json`, `metrics.jsonl`, `tensorboard/`, `checkpoints/last`,
+    `checkpoints/best` and `results.json`. A finished run is not run again.
 
     Returns:
-      The result, as in `results.json`.
+      The content of `results.json`.
     """
+    result, _ = _run_or_skip(experiment, pathlib.Path(workdir))
+    return result
+
+
+def run_experiment(
+    experiment: Experiment, workdir: str | pathlib.Path | None = None
+) -> RunResult:
+    """Runs an experiment like `train_and_evaluate` and returns also its variables.
+
+    Args:
+      experiment: the experiment.
+      workdir: the work directory; None to keep everything in memory.
+    """
+    if workdir is None:
+        with stop_signal() as stopped:
+            return _train_and_test(experiment, None, stopped)
     workdir = pathlib.Path(workdir)
+    result, variables = _run_or_skip(experiment, workdir)
+    if variables is None:
+        variables, _ = tested_variables(experiment, workdir)
+    return RunResult(result, variables)
+
+
+def _run_or_skip(
+    experiment: Experiment, workdir: pathlib.Path
+) -> tuple[dict[str, Any], Variables | None]:
+    """Runs an experiment; the variables are None if it was finished before."""
     config = json.loads(experiment.config.to_json_best_effort())
     open_workdir(workdir, {**config, "data": experiment.data_facts()})
     with locked(workdir, "--workdir"), stop_signal() as stopped:
         if (workdir / "results.json").exists():
             say(f"{workdir} holds a finished run of this config; nothing to train")
-            return read_json(workdir / "results.json")
-        for note in experiment.notes:
-            say(note)
-        with contextlib.ExitStack() as stack:
-            result = _Run(experiment, workdir, stopped, stack).run()
+            return read_json(workdir / "results.json"), None
+        result, variables = _train_and_test(experiment, workdir, stopped)
         write_json(workdir / "results.json", result)
         if number := stopped():
             raise Interrupted(number, result["train_steps"])
-        return result
+        return result, variables
+
+
+def _train_and_test(
+    experiment: Experiment, workdir: pathlib.Path | None, stopped: Callable[[], int]
+) -> RunResult:
+    for note in experiment.notes:
+        say(note)
+    with contextlib.ExitStack() as stack:
+        return _Run(experiment, workdir, stopped, stack).run()
 
 
 class _Run:
-    """One run; holds what its stages share."""
+    """The state that the stages of one run share.
+
+    Attributes:
+      experiment: what is run.
+      stopped: returns the number of a signal to stop, or 0.
+      last: saves the newest states; None without a work directory.
+      best: saves the variables that are best on the validation tasks.
+      metrics: writes metrics; None without a work directory.
+      saved: the step of the newest checkpoint and of its validation; -1 for none.
+      state: the training state.
+    """
 
     def __init__(
         self,
         experiment: Experiment,
-        workdir: pathlib.Path,
+        workdir: pathlib.Path | None,
         stopped: Callable[[], int],
         stack: contextlib.ExitStack,
-    ):
+    ) -> None:
         self.experiment, self.stopped = experiment, stopped
-        self.last = Checkpoints(workdir / "checkpoints" / "last", KEPT_CHECKPOINTS)
-        stack.callback(self.last.close)
-        self.best = Checkpoints(workdir / "checkpoints" / "best", KEPT_BEST)
-        stack.callback(self.best.close)
         self.metric_name = experiment.learner.objective.metric_name
-        self.saved = (-1, -1)  # the step of the newest checkpoint, and its validation
-        self.state = self._restore_or_init()
+        self.saved = (-1, -1)
+        self.last: Checkpoints | None = None
+        self.best: Checkpoints | InMemoryCheckpoints = InMemoryCheckpoints()
+        self.metrics: MetricsWriter | None = None
+        if workdir is None:
+            self.state = experiment.init_state()
+            return
+        folder = workdir / "checkpoints"
+        self.last = Checkpoints(folder / "last", _KEPT_CHECKPOINTS)
+        stack.callback(self.last.close)
+        self.best = Checkpoints(folder / "best", _KEPT_BEST)
+        stack.callback(self.best.close)
+        self.state = self._restore_or_init(self.last)
         self.metrics = MetricsWriter(workdir, int(self.state.step))
         stack.callback(self.metrics.close)
 
-    def run(self) -> dict:
-        """Trains and tests; returns the result once all checkpoints are written."""
+    def run(self) -> RunResult:
+        """Trains and tests; returns when all checkpoints are written."""
         self._train()
-        result = self._test()
-        self.last.wait()
-        return result
+        found = self._test()
+        if self.last is not None:
+            self.last.wait()
+        return found
 
     # ---------------------------------------------------------------- training
 
-    def _restore_or_init(self) -> TrainState:
+    def _restore_or_init(self, last: Checkpoints) -> TrainState:
         state = self.experiment.init_state()
-        saved = self.last.restore(state)
+        saved = last.restore(state)
         if saved is None:
             return state
         step, state = saved
-        say(f"going on from step {step}")
+        say(f"resuming from step {step}")
         self.saved = (step, int(state.validated_step))
         return state
 
@@ -113,11 +189,11 @@ class _Run:
         total = config.train.steps
         step = int(self.state.step)
         bar = Progress("train", total, step)
-        steps_a_call, text = 1, ""
+        steps_per_call, text = 1, ""
         clock = _Clock(step)
         while True:
             if self._validation_is_due(step):
-                with clock.stopped():
+                with clock.paused():
                     self._validate(step)
             number = self.stopped()
             if number or step % config.train.checkpoint_every == 0 or step == total:
@@ -127,16 +203,16 @@ class _Run:
             if number:
                 bar.close()
                 self._stop(number)
-            stop = self._next_stop(step, steps_a_call)
+            stop = self._next_stop(step, steps_per_call)
             start = time.monotonic()
             self.state, bad_step = run_steps(self.state, pool, key, stop)
             if (bad := int(bad_step)) >= 0:
                 bar.close()
-                self._refuse(bad)
+                self._raise_not_finite(bad)
             seconds = time.monotonic() - start
-            # The first call compiles; it only tells that one step is not too long.
-            fitting = int((stop - step) * SECONDS_A_CALL / seconds)
-            steps_a_call = max(1, min(2 * steps_a_call, fitting))
+            # The first call also compiles, so the number of steps at most doubles.
+            affordable = int((stop - step) * _SECONDS_PER_CALL / seconds)
+            steps_per_call = max(1, min(2 * steps_per_call, affordable))
             done, step = stop - step, stop
             if step % config.train.log_every == 0 or step == total:
                 text = self._log(step, clock.steps_per_second(step))
@@ -150,27 +226,28 @@ class _Run:
         at_boundary = step % config.eval.every == 0 or step == config.train.steps
         return at_boundary and int(self.state.validated_step) < step
 
-    def _stop(self, number: int) -> None:
-        """Ends the run on a signal, once what is being saved is saved."""
+    def _stop(self, number: int) -> NoReturn:
+        """Ends the run on a signal, after checkpoints are written."""
         say("stopping")
         self.best.wait()
-        self.last.wait()
+        if self.last is not None:
+            self.last.wait()
         raise Interrupted(number, int(self.state.step))
 
-    def _next_stop(self, step: int, steps_a_call: int) -> int:
-        """The step where the next call ends: soon, and at no boundary passed over."""
+    def _next_stop(self, step: int, steps_per_call: int) -> int:
+        """Returns the step where the next call ends, at most at the next boundary."""
         train, evaluation = self.experiment.config.train, self.experiment.config.eval
-        ends = [step + steps_a_call, train.steps]
+        ends = [step + steps_per_call, train.steps]
         for every in (train.log_every, train.checkpoint_every, evaluation.every):
             ends.append((step // every + 1) * every)
         return min(ends)
 
     def _log(self, step: int, rate: float) -> str:
-        """Writes the means since the last time, and starts the sums anew."""
+        """Writes the means since the last call and resets the sums."""
         count = int(self.state.count)
         loss = float(self.state.loss_sum) / count
         metric = float(self.state.metric_sum) / count
-        self.metrics.write(
+        self._write(
             step,
             "train",
             {"loss": loss, self.metric_name: metric, "steps_per_second": rate},
@@ -180,16 +257,20 @@ class _Run:
         )
         return f"loss {loss:.3f}, {format_metric(self.metric_name, metric)}"
 
-    def _refuse(self, step: int) -> None:
-        saved = self.last.steps()
+    def _write(self, step: int, split: str, values: dict[str, float]) -> None:
+        if self.metrics is not None:
+            self.metrics.write(step, split, values)
+
+    def _raise_not_finite(self, step: int) -> NoReturn:
+        saved = [] if self.last is None else self.last.steps()
         kept = (
             f"the checkpoint of step {saved[-1]} is kept"
             if saved
-            else ("no checkpoint had been saved yet")
+            else "no checkpoint was saved before"
         )
         raise InputError(
-            f"the loss is not finite at step {step}; {kept}. Look at the data for very "
-            "large values, or start anew in another --workdir with a lower "
+            f"the loss is not finite at step {step}; {kept}. Check the data for very "
+            "large values, or start again in another --workdir with a lower "
             "train.learning_rate or inner learning rate"
         )
 
@@ -197,13 +278,13 @@ class _Run:
         if not step:
             return
         if not bool(_all_finite(self.state.variables)):
-            self._refuse(step)
+            self._raise_not_finite(step)
         version = (step, int(self.state.validated_step))
-        if version == self.saved:
+        if self.last is None or version == self.saved:
             return
-        # The best comes first: a state that names it must never be alone.
+        # The best first: the state refers to it.
         self.best.wait()
-        if step == self.saved[0]:  # It was interrupted before its validation.
+        if step == self.saved[0]:  # saved before its validation, by a signal
             self.last.delete(step)
         self.last.save(step, self.state)
         self.saved = version
@@ -211,39 +292,41 @@ class _Run:
     # -------------------------------------------------------------- evaluation
 
     def _validate(self, step: int) -> None:
-        """Evaluates on the validation tasks and keeps the model if it is the best."""
+        """Evaluates on the validation tasks; saves the variables if they are best."""
         if not bool(_all_finite(self.state.variables)):
-            self._refuse(step)
+            self._raise_not_finite(step)
+        pool = self.experiment.splits.validation
+        assert pool is not None  # see `_validation_is_due`
         values = self._evaluate(
             "validate",
             self.state.variables,
-            self.experiment.splits.validation,
+            pool,
             self.experiment.eval_key(VALIDATION),
             self.experiment.config.eval.validation_tasks,
         )
         mean, ci95 = mean_and_interval(values)
-        self.metrics.write(step, "validation", {self.metric_name: mean, "ci95": ci95})
+        self._write(step, "validation", {self.metric_name: mean, "ci95": ci95})
         self.state = self.state.replace(validated_step=jnp.int32(step))
-        # In the state's precision, so that of two equal values the first stays.
-        mean, best = np.float32(mean), np.float32(self.state.best_metric)
+        # In the precision of the state; of two equal values the first is kept.
+        value, best = np.float32(mean), np.float32(self.state.best_metric)
         sign = 1 if self.experiment.learner.objective.higher_is_better else -1
-        if int(self.state.best_step) < 0 or sign * mean > sign * best:
+        if int(self.state.best_step) < 0 or sign * value > sign * best:
             self.state = self.state.replace(
-                best_metric=jnp.float32(mean), best_step=jnp.int32(step)
+                best_metric=jnp.float32(value), best_step=jnp.int32(step)
             )
             self.best.save(step, self.state.variables)
 
-    def _test(self) -> dict:
-        """The result on the test tasks, of the model that validation tasks chose."""
+    def _test(self) -> RunResult:
+        """Tests the variables that are best on validation tasks, or else the last."""
         step, variables, checkpoint = int(self.state.step), self.state.variables, "last"
         if self.experiment.splits.validation is not None:
             self.best.wait()
             chosen = self.best.restore(variables, int(self.state.best_step))
             if chosen is None:
                 raise InputError(
-                    f"the best checkpoint, of step {int(self.state.best_step)}, can't "
-                    "be read, so that the model chosen on validation tasks is lost; "
-                    "train anew in another --workdir"
+                    f"cannot read the best checkpoint, of step "
+                    f"{int(self.state.best_step)}, so the model selected on validation "
+                    "tasks is lost; train again in another --workdir"
                 )
             step, variables = chosen
             checkpoint = "best"
@@ -256,10 +339,10 @@ class _Run:
             number,
         )
         mean, ci95 = mean_and_interval(values)
-        self.metrics.write(
+        self._write(
             int(self.state.step), "test", {self.metric_name: mean, "ci95": ci95}
         )
-        return {
+        result = {
             **self.experiment.description(),
             "step": step,
             "train_steps": int(self.state.step),
@@ -269,9 +352,12 @@ class _Run:
             "num_tasks": len(values),
             "per_task": [round(float(value), 6) for value in values],
         }
+        return RunResult(result, to_default_device(variables))
 
-    def _evaluate(self, label: str, variables: Variables, pool, key, number: int):
-        bar = Progress(label, number, unit="task")
+    def _evaluate(
+        self, label: str, variables: Variables, pool: Pool, key: Array, num_tasks: int
+    ) -> np.ndarray:
+        bar = Progress(label, num_tasks, unit="task")
 
         def on_pass(count: int) -> None:
             bar.update(count)
@@ -280,24 +366,25 @@ class _Run:
                 self._save(int(self.state.step))
                 self._stop(number)
 
-        values = self.experiment.evaluator(variables, pool, key, number, on_pass)
+        values = self.experiment.evaluator(variables, pool, key, num_tasks, on_pass)
         bar.close()
         return values
 
 
 class _Clock:
-    """Steps a second since it was last asked, without the time it was stopped."""
+    """Measures steps per second, without the time it was paused."""
 
-    def __init__(self, step: int):
+    def __init__(self, step: int) -> None:
         self._step, self._start = step, time.monotonic()
 
     @contextlib.contextmanager
-    def stopped(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         start = time.monotonic()
         yield
         self._start += time.monotonic() - start
 
     def steps_per_second(self, step: int) -> float:
+        """Returns the rate since the previous call."""
         now = time.monotonic()
         rate = (step - self._step) / (now - self._start)
         self._step, self._start = step, now
@@ -308,23 +395,3 @@ class _Clock:
 def _all_finite(variables: Variables) -> jax.Array:
     checks = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(variables)]
     return jnp.stack(checks).all()
-
-
-def format_interval(result: dict, mean: float, ci95: float, sign: str = "") -> str:
-    """`mean +- ci95`, accuracy in percent; `sign="+"` for differences."""
-    if result["metric"] == "accuracy":
-        return f"{100 * mean:{sign}.2f} +- {100 * ci95:.2f} %"
-    return f"{mean:{sign}.4f} +- {ci95:.4f}"
-
-
-def summary(result: dict) -> str:
-    """A result as one line for people."""
-    value = format_interval(result, result["mean"], result["ci95"])
-    source = f" ({result['source']})" if result["source"] else ""
-    return (
-        f"{result['dataset']}{source} {result['ways']}-way {result['shots']}-shot, "
-        f"{result['learner']} {result['strategy']}, seed {result['seed']}: test "
-        f"{result['metric']} {value} over {result['num_tasks']} tasks "
-        f"({result['checkpoint']} checkpoint, step {result['step']} of "
-        f"{result['train_steps']})"
-    )

@@ -1,4 +1,4 @@
-"""A run's work directory: its JSON files, and the check of its config."""
+"""A run's work directory: JSON files, the check of its config, tested variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlti_jax.errors import InputError
+from mlti_jax.learners import Variables
+from mlti_jax.training._checkpoints import Checkpoints
 from mlti_jax.training._config import drop_removed, flat_fields
+from mlti_jax.training._experiment import Experiment
 
 
 def write_json(path: pathlib.Path, value: object) -> None:
@@ -75,3 +78,38 @@ def open_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
             "the same config to resume it. The differences (saved -> given):\n  "
             + "\n  ".join(differences)
         )
+
+
+def tested_variables(
+    experiment: Experiment, workdir: str | pathlib.Path
+) -> tuple[Variables, int]:
+    """Restores the variables that a finished run has tested.
+
+    Args:
+      experiment: the experiment of the run.
+      workdir: its work directory.
+
+    Returns:
+      The variables, and the step at which they were saved.
+    """
+    workdir = pathlib.Path(workdir)
+    result = read_json(workdir / "results.json")
+    kind, step = result["checkpoint"], result["step"]
+    folder = workdir / "checkpoints" / kind
+    template = experiment.init_state()
+    saved = None
+    if folder.is_dir():
+        checkpoints = Checkpoints(folder, keep=None)
+        try:
+            saved = checkpoints.restore(
+                template.variables if kind == "best" else template, step
+            )
+        finally:
+            checkpoints.close()
+    if saved is None:
+        raise InputError(
+            f"cannot read the checkpoint of step {step} in {folder}; run the "
+            "experiment again in another --workdir"
+        )
+    state = saved[1]
+    return (state if kind == "best" else state.variables), step

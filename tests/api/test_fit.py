@@ -12,11 +12,12 @@ import pytest
 
 import mlti_jax
 from experiments import finished_run
-from mlti_jax.api._configuring import choose_config
+from mlti_jax.api._fit import Comparison, choose_config, difference
 from mlti_jax.data import Splits, from_arrays
 from mlti_jax.data._own import dataset as own_data
 from mlti_jax.errors import InputError, Interrupted
-from mlti_jax.training import Checkpoints, build, mean_and_interval, train_and_evaluate
+from mlti_jax.training import build, mean_and_interval, train_and_evaluate
+from mlti_jax.training._checkpoints import Checkpoints
 from mlti_jax.training._config import base_config, flat_fields
 from tests.support.api_cases import (
     SMALL,
@@ -68,8 +69,10 @@ def test_fit_gives_what_the_command_gives_bit_for_bit(tmp_path):
         own_data.load(path=path, validation="task1"),
         *("protonet", "mlti"),
         shots=3,
+        seed=small.pop("seed"),
+        steps=small.pop("train.steps"),
         verbose=False,
-        **small,
+        overrides=small,
     )
     _, variables, _ = finished_run.load(tmp_path / "run")
     chex.assert_trees_all_equal(learner.variables, variables)
@@ -170,14 +173,14 @@ def test_choices_suit_the_data(splits, expected):
 def test_choices_progress_and_results_are_told_or_not(capsys):
     fit_small(domain_splits(), verbose=True)
     printed = capsys.readouterr()
-    assert "protonet on mlp, mlti by mixup at layer 0, 1" in printed.err
+    assert "protonet on mlp, mlti with mixup at layer 0, 1" in printed.err
     assert "running averages: a prediction does not depend on the other" in printed.err
     assert "2-way 3-shot, 9 queries in training and 9 at test" in printed.err
     assert "toy domains" in printed.err
-    assert "probabilities are not calibrated: there are no validation" in printed.out
+    assert "probabilities are not calibrated: the data has no validation" in printed.out
     assert "test accuracy" in printed.out
     fit_small(domain_splits(), "anil", "vanilla", verbose=True)
-    assert "depends on the other queries" in capsys.readouterr().err
+    assert "depends on the other queries of the same call" in capsys.readouterr().err
     fit_small(class_splits(), ways=3)
     printed = capsys.readouterr()
     assert printed.out == printed.err == ""
@@ -218,7 +221,7 @@ def test_without_a_workdir_nothing_is_left(tmp_path, monkeypatch):
     def stopped(*args):
         raise Interrupted(2, 7)
 
-    monkeypatch.setattr("mlti_jax.api._fitting.train_and_evaluate", stopped)
+    monkeypatch.setattr("mlti_jax.api._fit.run_experiment", stopped)
     with pytest.raises(KeyboardInterrupt, match="with a workdir"):
         fit_small(domain_splits())
     assert list(tmp_path.iterdir()) == []
@@ -233,8 +236,11 @@ def test_without_a_workdir_nothing_is_left(tmp_path, monkeypatch):
             {"overrides": {"train.learning_rat": 1}},
             "did you mean 'train.learning_rate'",
         ),
-        ({"learning_rate": 1e-3}, "did you mean 'train.learning_rate' or"),
-        ({"optimizer": "sgd"}, "unknown config field 'optimizer'"),
+        (
+            {"overrides": {"learning_rate": 1e-3}},
+            "did you mean 'train.learning_rate' or",
+        ),
+        ({"overrides": {"optimizer": "sgd"}}, "unknown config field 'optimizer'"),
         ({"overrides": {"train.steps": "many"}}, "train.steps is 'many'"),
         ({"overrides": {"train": 3}}, "unknown config field 'train'"),
         ({"overrides": {"dataset.name": "x"}}, "unknown config field 'dataset.name'"),
@@ -383,8 +389,6 @@ def test_compare_pairs_strategies_on_the_same_tasks(tmp_path, capsys):
     ],
 )
 def test_the_verdict_in_words(first, second, metric, verdict):
-    from mlti_jax.api._comparison import Comparison, difference
-
     learner = fitted("regression" if metric == "mse" else "protonet_domains")
     one, two = (
         _with_result(learner, {**learner.result, "per_task": values})

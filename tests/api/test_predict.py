@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlti_jax.api import _adapted as adapted
+from mlti_jax.api import _model
 from mlti_jax.data import sample_task
 from mlti_jax.errors import InputError
 from mlti_jax.learners import TaskContext
@@ -258,7 +258,7 @@ def test_queries_interact_where_batch_norm_uses_the_set_at_hand():
     model = fit.adapt(x, y)
     some = model.predict(query[:6]).probabilities
     assert np.abs(some - model.predict(query).probabilities[:6]).max() > 1e-4
-    with pytest.raises(InputError, match=r"one query has none.*learner.maml.norm"):
+    with pytest.raises(InputError, match="a single query.*learner.maml.norm"):
         model.predict(query[:1])
 
 
@@ -267,7 +267,7 @@ def test_passes_make_no_difference(number, monkeypatch):
     (x, y), (query, _) = task("abc", 3)
     model = fitted("protonet").adapt(x, y)
     whole = model.predict(query[:number])
-    monkeypatch.setattr(adapted, "QUERIES_PER_PASS", 4)
+    monkeypatch.setattr(_model, "QUERIES_PER_PASS", 4)
     parts = model.predict(query[:number])
     np.testing.assert_allclose(parts.probabilities, whole.probabilities, atol=1e-6)
     assert parts.labels.tolist() == whole.labels.tolist()
@@ -277,12 +277,12 @@ def test_adapting_twice_compiles_once():
     fit = fitted("protonet")
     (x, y), (query, _) = task("abc", 3)
     fit.adapt(x, y).predict(query)
-    before = adapted.query_outputs._cache_size()
+    before = _model.query_outputs._cache_size()
     fit.adapt(x + 1, y[::-1]).predict(query)  # other samples and labels
     fit.adapt(x, np.repeat([5, 6, 7], 3)).predict(query[:9])  # filled up to 16 alike
-    assert adapted.query_outputs._cache_size() == before
+    assert _model.query_outputs._cache_size() == before
     fit.adapt(x, y).predict(query[:2])
-    assert adapted.query_outputs._cache_size() == before + 1
+    assert _model.query_outputs._cache_size() == before + 1
 
 
 @pytest.mark.slow
@@ -325,7 +325,7 @@ def support_with(change):
         ("protonet", lambda x, y: (x[0], y[:1]), r"x\[None\]"),
         ("protonet", lambda x, y: (x[:0], y[:0]), "support set"),
         ("protonet", lambda x, y: (x, y[:4]), r"y has shape \[4\]; expected \[9\]"),
-        ("protonet", lambda x, y: (x, np.repeat("a", 9)), "one class only, 'a'"),
+        ("protonet", lambda x, y: (x, np.repeat("a", 9)), "only one class, 'a'"),
         ("protonet", lambda x, y: (np.where(x > 0, x, np.nan), y), "NaN"),
         ("protonet", lambda x, y: (x.astype(object), y), "object"),
         ("protonet", lambda x, y: (x.astype(str), y), "dtype"),
@@ -340,17 +340,17 @@ def support_with(change):
             lambda x, y: (x, np.array([3, *y[1:]], object)),
             "expected text only",
         ),
-        ("protonet", lambda x, y: (x, np.linspace(0, 1, 9)), "text, whole numbers"),
+        ("protonet", lambda x, y: (x, np.linspace(0, 1, 9)), "text, integers"),
         ("protonet", lambda x, y: (x, np.eye(3)[[0] * 9]), r"shape \[9, 3\]"),
         (
             "maml",
             lambda x, y: (x, np.repeat(list("abcd"), [3, 2, 2, 2])),
-            "y has 4 classes, and maml was trained on tasks of 3.*protonet",
+            "y has 4 classes, but maml was trained on tasks of 3.*protonet",
         ),
         (
             "anil_domains",
             lambda x, y: (x[:6], y[:6]),
-            "classes a, b, and anil has an output.*inactive, active",
+            "classes a, b, but anil has an output.*inactive, active",
         ),
         ("regression", lambda x, y: (x, y), "expected numbers"),
         ("regression", lambda x, y: (x, np.ones((9, 2))), r"expected numbers \[9, 1\]"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mlti_jax
-from mlti_jax.api import _saving as saving
+from mlti_jax.api import _serialization as serialization
 from mlti_jax.data import from_table
 from mlti_jax.errors import InputError
 from tests.support.api_cases import class_splits, fitted, samples, task
@@ -139,7 +139,7 @@ def test_a_save_that_is_cut_short_leaves_the_learner_before(tmp_path, monkeypatc
     def cut_short(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving, "write_json", cut_short)
+    monkeypatch.setattr(serialization, "write_json", cut_short)
     with pytest.raises(OSError, match="No space"):
         fitted("maml").save(tmp_path)
     assert mlti_jax.load(tmp_path).config.learner.name == "protonet"
@@ -224,9 +224,9 @@ def test_foreign_files(saved):
     arrays_file(saved).write_bytes(b"PK\x03\x04 not what it seems")
     expect(saved, "is damaged")
     (saved / "manifest.json").write_text('{"format": "another"}')
-    expect(saved, "of another program")
+    expect(saved, "not a manifest of mlti_jax")
     (saved / "manifest.json").write_text("[1, 2]")
-    expect(saved, "of another program")
+    expect(saved, "not a manifest of mlti_jax")
     (saved / "manifest.json").write_bytes(b"\xff\xfe\x00")
     expect(saved, "is damaged")
 
@@ -259,30 +259,39 @@ def test_every_field_is_checked(saved, field):
         (lambda m: m["facts"].update(outputs=0), "facts are"),
         (lambda m: m["facts"].update(outputs=True), "outputs is 'True'"),
         (lambda m: m["facts"].pop("base_groups"), "base_groups is missing"),
-        (lambda m: m.update(classes=[1]), "classes is no list of names"),
+        (lambda m: m.update(classes=[1]), "classes is not a list of names"),
         (lambda m: m["calibration"].update(temperature=-1.0), "temperature is -1"),
         (lambda m: m["calibration"].update(temperature="hot"), "temperature is 'hot'"),
         (lambda m: m["calibration"].pop("tasks"), "tasks is missing"),
-        (lambda m: m["inputs"].update(kind="telepathy"), "inputs can't be used"),
+        (lambda m: m["inputs"].update(kind="telepathy"), "inputs cannot be used"),
         (
             lambda m: m["inputs"].update(leaves=[["", [7], "float32"]]),
             "expected float32",
         ),
-        (lambda m: m["inputs"].update(leaves=[["", [6], "object"]]), "inputs can't be"),
-        (lambda m: m["inputs"].update(leaves=[["", [-6], "float32"]]), "inputs can't"),
-        (lambda m: m["inputs"].update(leaves=[]), "inputs can't be used"),
-        (lambda m: m["inputs"].update(leaves=3), "inputs can't be used"),
-        (lambda m: m["inputs"].update(mean=[0.0] * 6), "inputs can't be used"),
-        (lambda m: m["inputs"].update(columns=["a"]), "inputs can't be used"),
-        (lambda m: m["inputs"].update(kind="smiles"), "inputs can't be used"),
-        (lambda m: m["config"]["backbone"]["mlp"].update(hidden=["a"]), "makes no"),
+        (
+            lambda m: m["inputs"].update(leaves=[["", [6], "object"]]),
+            "inputs cannot be",
+        ),
+        (lambda m: m["inputs"].update(leaves=[["", [-6], "float32"]]), "inputs cannot"),
+        (lambda m: m["inputs"].update(leaves=[]), "inputs cannot be used"),
+        (lambda m: m["inputs"].update(leaves=3), "inputs cannot be used"),
+        (lambda m: m["inputs"].update(mean=[0.0] * 6), "inputs cannot be used"),
+        (lambda m: m["inputs"].update(columns=["a"]), "inputs cannot be used"),
+        (lambda m: m["inputs"].update(kind="smiles"), "inputs cannot be used"),
+        (
+            lambda m: m["config"]["backbone"]["mlp"].update(hidden=["a"]),
+            "does not define",
+        ),
         (lambda m: m["config"].pop("dataset"), "config.dataset is missing"),
-        (lambda m: m["config"]["train"].update(steps="x"), "config can't be used"),
-        (lambda m: m["config"]["train"].update(magic=1), "config can't be used"),
-        (lambda m: m["config"]["learner"].update(name="x"), "makes no learner"),
+        (lambda m: m["config"]["train"].update(steps="x"), "config cannot be used"),
+        (lambda m: m["config"]["train"].update(magic=1), "config cannot be used"),
+        (
+            lambda m: m["config"]["learner"].update(name="x"),
+            "does not define a learner",
+        ),
         (lambda m: m["config"]["learner"].update(name="maml"), "it belongs to another"),
         (lambda m: m["config"]["backbone"]["mlp"].update(hidden=[8, 9]), "expected"),
-        (lambda m: m["config"]["task"].update(ways=None), "config can't be used"),
+        (lambda m: m["config"]["task"].update(ways=None), "config cannot be used"),
         (lambda m: m["result"].pop("mean"), "mean is missing"),
         (lambda m: m["arrays"].update(file="../x.npz"), "lacks ../x.npz"),
         (lambda m: m["arrays"].update(file=""), "lacks"),
@@ -298,7 +307,7 @@ def test_wrong_values_in_the_manifest(saved, change, message):
     ("change", "message"),
     [
         (lambda a: a.pop("params.model.0.kernel"), "lacks params.model.0.kernel"),
-        (lambda a: a.update(extra=np.zeros(3)), "has, beyond what is expected, extra"),
+        (lambda a: a.update(extra=np.zeros(3)), "has the unexpected extra"),
         (
             lambda a: a.update({"params.model.0.kernel": np.zeros((6, 9), np.float32)}),
             r"is float32\[6, 9\], expected float32\[6, 8\]",

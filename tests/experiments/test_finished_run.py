@@ -58,7 +58,7 @@ def test_work_directories_without_a_finished_run(tmp_path, monkeypatch):
     open_workdir(tmp_path, {**saved, "data": experiment.data_facts()})
     path = tmp_path / "results.json"
     path.write_text(json.dumps({"checkpoint": "last", "step": 3}))
-    with pytest.raises(InputError, match="checkpoint of step 3 is not in"):
+    with pytest.raises(InputError, match="cannot read the checkpoint of step 3"):
         finished_run.load(tmp_path)
     config = tmp_path / "config.json"
     saved = json.loads(config.read_text())

@@ -9,7 +9,7 @@ from PIL import Image
 
 from experiments import predict
 from mlti_jax import data
-from mlti_jax.api._configuring import choose_config
+from mlti_jax.api._fit import choose_config
 from mlti_jax.data._own import dataset as own_data
 from mlti_jax.training import build, train_and_evaluate
 from tests.support.api_cases import SMALL, fit_small, fitted, samples, task

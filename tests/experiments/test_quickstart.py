@@ -6,8 +6,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from experiments.compare import compare
 from experiments.configs import quickstart
+from experiments.side_by_side import run_side_by_side
 from mlti_jax.training import mean_and_interval
 
 
@@ -17,7 +17,7 @@ def test_quickstart_compares_on_the_same_tasks_and_draws(tmp_path, capsys):
     config.backbone.conv4.filters = 4
     config.train.update({"steps": 20, "log_every": 5})
     config.eval.update({"every": 10, "num_tasks": 10, "validation_tasks": 5})
-    comparison = compare(config, str(tmp_path))
+    comparison = run_side_by_side(config, str(tmp_path))
     assert json.loads((tmp_path / "comparison.json").read_text()) == comparison
     values = {
         name: np.array(result["per_task"])
@@ -32,5 +32,5 @@ def test_quickstart_compares_on_the_same_tasks_and_draws(tmp_path, capsys):
     assert "against vanilla, paired" in printed.out
     assert "5,000 MNIST images" in printed.err
     for name in ("tasks.png", "learning_curves.png"):
-        picture = matplotlib.image.imread(tmp_path / name)
-        assert picture[..., :3].std() > 0.05  # something is drawn
+        plot = matplotlib.image.imread(tmp_path / name)
+        assert plot[..., :3].std() > 0.05  # something is drawn

@@ -18,16 +18,15 @@ import pytest
 
 from experiments.configs import rainbow_mnist
 from mlti_jax._internal.locks import locked
-from mlti_jax.errors import InputError
+from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.training import (
-    Checkpoints,
     Evaluator,
-    Interrupted,
     build,
     paired_difference,
     train_and_evaluate,
 )
 from mlti_jax.training import _metrics as metrics
+from mlti_jax.training._checkpoints import Checkpoints
 from mlti_jax.training._workdir import write_json
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -218,7 +217,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path):
     process = run_by_command(broken, **changes)
     said = send_at_a_random_moment(process, broken, signal.SIGTERM)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "going on from step" in said
+    assert "resuming from step" in said
     assert "run the same command again" in said
     process = run_by_command(broken, **changes)
     said = process.communicate()[1]

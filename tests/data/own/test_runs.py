@@ -16,7 +16,7 @@ from mlti_jax import data
 from mlti_jax.data._own.dataset import load
 from mlti_jax.errors import InputError
 from mlti_jax.training import base_config, build, train_and_evaluate
-from mlti_jax.training._defaults import (
+from mlti_jax.training._config import (
     choose_backbone,
     choose_interpolation,
     choose_ways,
@@ -143,7 +143,7 @@ def test_choices_depend_on_the_data():
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((28, 28), r"no network to choose for samples \[28, 28\].*x\[..., None\]"),
+        ((28, 28), r"cannot choose a network for samples \[28, 28\].*x\[..., None\]"),
         ((3, 28, 28), r"channels first.*x.transpose\(0, 2, 3, 1\)"),
         ((1, 9, 3), "too small for a convolution"),
     ],
@@ -164,7 +164,7 @@ def test_fill_in_sets_only_empty_fields():
         (0,),
     )
     assert words == [
-        "chosen by the data: task.ways=2, backbone.name=conv4, "
+        "chosen from the data: task.ways=2, backbone.name=conv4, "
         "backbone.conv4.blocks=3, interpolation.method=cutmix, "
         "interpolation.layers=(0,)"
     ]
@@ -233,7 +233,7 @@ def test_the_command_on_a_table(cli, tmp_path):
     code, printed = cli(*arguments, workdir=work)
     assert code == 0, printed.err
     assert "split by task: 2 train, 1 validation, 2 test" in printed.err
-    assert "chosen by the data: task.ways=2, backbone.name=mlp" in printed.err
+    assert "chosen from the data: task.ways=2, backbone.name=mlp" in printed.err
     result = json.loads((work / "results.json").read_text())
     assert (result["dataset"], result["source"]) == ("own_data", "wards.csv")
     assert (result["ways"], result["backbone"]) == (2, "mlp")

@@ -1,4 +1,10 @@
-"""Reading saved learners: every field, name, shape and type is checked."""
+"""Saved learners: a manifest in JSON and plain arrays, safe to share.
+
+Reading executes nothing from the files: no pickle, no code. `manifest.json` names the
+file of the arrays and has its checksum. It is replaced last and atomically, so a
+directory always holds one complete learner. `read` checks every field, name, shape and
+dtype.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +18,116 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import jax
 import numpy as np
 
 from mlti_jax._version import __version__
 from mlti_jax.api._calibration import Calibration
-from mlti_jax.api._fitted import FittedLearner
-from mlti_jax.api._saving import FORMAT, MANIFEST, VERSION, by_name
 from mlti_jax.data import Inputs
 from mlti_jax.data._own.inputs import SMILES
 from mlti_jax.errors import InputError
-from mlti_jax.learners import Variables
-from mlti_jax.strategies import init_variables
+from mlti_jax.learners import Learner, Variables
+from mlti_jax.strategies import Strategy, init_variables
+from mlti_jax.training._checkpoints import leaves_by_name, tree_from_leaves
 from mlti_jax.training._config import restore_config
 from mlti_jax.training._experiment import MethodFacts, make_method
+from mlti_jax.training._workdir import write_json
 from mlti_jax.types import PyTree
 
-SETTINGS = ("label_sharing", "non_label_sharing", "regression")
-DTYPES = ("uint8", "bool", "int32", "float16", "bfloat16", "float32")
-HEADER = 4096  # bytes that an array's file may have beside its numbers
+MANIFEST = "manifest.json"
+_FORMAT = "mlti_jax learner"
+_VERSION = 1
+_SETTINGS = ("label_sharing", "non_label_sharing", "regression")
+_DTYPES = ("uint8", "bool", "int32", "float16", "bfloat16", "float32")
+_HEADER = 4096  # bytes that the file of an array may have in addition to its numbers
 
 
-def load(path: str | os.PathLike[str]) -> FittedLearner:
-    """Reads a learner that `FittedLearner.save` has written, onto any kind of device.
+class SavedLearner(NamedTuple):
+    """The parts of a fitted learner that are saved, see `FittedLearner`."""
 
-    It has no data: `evaluate` wants tasks.
+    config: Any
+    facts: MethodFacts
+    variables: Variables
+    inputs: Inputs
+    classes: tuple[str, ...]
+    result: dict[str, Any]
+    calibration: Calibration | None
+
+
+# ------------------------------------------------------------------------- writing
+
+
+def write(saved: SavedLearner, path: str | os.PathLike[str]) -> None:
+    """Writes a learner into a directory, completely or not at all.
+
+    Args:
+      saved: the learner.
+      path: a new or empty directory, or that of a saved learner, which is replaced.
     """
     folder = pathlib.Path(path)
-    manifest = _Manifest(folder)
+    _check_target(folder)
+    arrays = {
+        name: np.asarray(leaf) for name, leaf in leaves_by_name(saved.variables).items()
+    }
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    content = buffer.getvalue()
+    digest = hashlib.sha256(content).hexdigest()
+    file = f"arrays-{digest[:16]}.npz"
+    calibration = saved.calibration
+    manifest = {
+        "format": _FORMAT,
+        "format_version": _VERSION,
+        "package_version": __version__,
+        "arrays": {"file": file, "sha256": digest},
+        "facts": saved.facts._asdict(),
+        "classes": list(saved.classes),
+        "inputs": json.loads(saved.inputs.to_json()),
+        "calibration": None if calibration is None else calibration._asdict(),
+        "result": saved.result,
+        "config": saved.config.to_dict(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_bytes(folder / file, content)
+    write_json(folder / MANIFEST, manifest)
+    for other in folder.glob("arrays-*.npz"):
+        if other.name != file:
+            other.unlink()
+
+
+def _check_target(folder: pathlib.Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give a directory to save the learner in")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise InputError(
+            f"{folder} holds other files; give a new directory to save the learner in"
+        )
+
+
+def _write_bytes(path: pathlib.Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+# ------------------------------------------------------------------------- reading
+
+
+def read(path: str | os.PathLike[str]) -> tuple[SavedLearner, Learner, Strategy]:
+    """Reads a learner that `write` has written, and builds its method.
+
+    Raises `InputError` if a file is missing, damaged or of another version.
+    """
+    manifest = _Manifest(pathlib.Path(path))
     facts = _facts(manifest)
     classes = tuple(manifest.value("classes", list))
     if not all(isinstance(name, str) for name in classes):
-        raise manifest.error("classes", "is no list of names")
+        raise manifest.error("classes", "is not a list of names")
     inputs = _inputs(manifest)
     config = _config(manifest)
     try:
@@ -55,29 +137,30 @@ def load(path: str | os.PathLike[str]) -> FittedLearner:
             _example(inputs),
         )
     except (InputError, TypeError, ValueError) as error:
-        raise manifest.error("config", f"makes no learner ({error})") from error
-    return FittedLearner(
+        raise manifest.error(
+            "config", f"does not define a learner ({error})"
+        ) from error
+    saved = SavedLearner(
         config=config,
         facts=facts,
-        learner=learner,
-        strategy=strategy,
         variables=_read_arrays(manifest, template),
         inputs=inputs,
         classes=classes,
         result=_result(manifest),
         calibration=_calibration(manifest),
     )
+    return saved, learner, strategy
 
 
 class _Manifest:
-    """The manifest of a directory, whose fields are checked as they are asked for."""
+    """The manifest of a directory; each field is checked when it is read."""
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
         if not self.path.is_file():
             raise InputError(
-                f"{folder} has no {MANIFEST}, so it holds no saved learner; give the "
-                "directory that one was saved in"
+                f"{folder} has no {MANIFEST}, so it is not a saved learner; give the "
+                "directory of one"
             )
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
@@ -85,18 +168,18 @@ class _Manifest:
             raise InputError(
                 f"{self.path} is damaged ({error}); copy the whole directory again"
             ) from None
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        if not isinstance(found, dict) or found.get("format") != _FORMAT:
             raise InputError(
-                f"{self.path} is of another program; give the directory of a learner "
-                "that was saved by its method `save`"
+                f"{self.path} is not a manifest of mlti_jax; give a directory written "
+                "by the method `save` of a fitted learner"
             )
         self.fields = found
         version = self.value("format_version", int)
-        if version > VERSION:
+        if version > _VERSION:
             raise InputError(
                 f"{folder} was saved in format {version} by mlti_jax "
                 f"{found.get('package_version')}, and this one, "
-                f"{__version__}, reads up to {VERSION}; update mlti_jax"
+                f"{__version__}, reads up to {_VERSION}; update mlti_jax"
             )
         if version < 1:
             raise self.error("format_version", f"is {version}; expected 1 or more")
@@ -105,8 +188,10 @@ class _Manifest:
     def error(self, field: str, fault: str) -> InputError:
         return InputError(f"{self.path}: {field} {fault}; save the learner again")
 
-    def value(self, field: str, kind: type, within: Mapping | None = None) -> Any:
-        """A field of a kind, or an error that names it."""
+    def value(
+        self, field: str, kind: type, within: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Returns a field of a type; raises `InputError` if missing or different."""
         place = self.fields if within is None else within
         if field not in place:
             raise self.error(field, "is missing")
@@ -122,8 +207,8 @@ class _Manifest:
 def _facts(manifest: _Manifest) -> MethodFacts:
     saved = manifest.value("facts", dict)
     setting = manifest.value("setting", str, saved)
-    if setting not in SETTINGS:
-        raise manifest.error("setting", f"is {setting!r}; expected one of {SETTINGS}")
+    if setting not in _SETTINGS:
+        raise manifest.error("setting", f"is {setting!r}; expected one of {_SETTINGS}")
     numbers = [manifest.value(name, int, saved) for name in MethodFacts._fields[1:]]
     if numbers[0] < 1 or min(numbers) < 0:
         raise manifest.error("facts", f"are {numbers}; expected numbers of classes")
@@ -136,14 +221,14 @@ def _inputs(manifest: _Manifest) -> Inputs:
         inputs = Inputs.from_json(json.dumps(saved))
         _check_inputs(inputs)
     except (InputError, TypeError, ValueError) as error:
-        raise manifest.error("inputs", f"can't be used ({error})") from error
+        raise manifest.error("inputs", f"cannot be used ({error})") from error
     return inputs
 
 
 def _check_inputs(inputs: Inputs) -> None:
-    """Refuses a record whose parts do not fit together."""
+    """Raises `InputError` if the parts of a record do not fit together."""
     if not inputs.leaves:
-        raise InputError("samples have no array")
+        raise InputError("samples have no arrays")
     _example(inputs)
     lengths = {
         len(part) for part in (inputs.mean, inputs.scale, inputs.columns) if part
@@ -153,14 +238,14 @@ def _check_inputs(inputs: Inputs) -> None:
     if inputs.mean and not np.isfinite([inputs.mean, inputs.scale]).all():
         raise InputError("mean or scale is not finite")
     if (inputs.kind == SMILES) != (inputs.smiles is not None):
-        raise InputError(f"kind is {inputs.kind}, and smiles {inputs.smiles}")
+        raise InputError(f"kind is {inputs.kind}, but smiles is {inputs.smiles}")
 
 
 def _example(inputs: Inputs) -> PyTree:
-    """Two samples without values, as a network takes them."""
-    named = {}
+    """Returns shapes and dtypes of two samples, as a network receives them."""
+    named: dict[str | None, Any] = {}
     for path, shape, dtype in inputs.leaves:
-        if dtype not in DTYPES or not all(0 < n < 2**31 for n in shape):
+        if dtype not in _DTYPES or not all(0 < n < 2**31 for n in shape):
             raise InputError(f"samples are {dtype}{list(shape)}")
         kept = dtype == "int32"  # as in `data.pools.take_inputs`
         struct = jax.ShapeDtypeStruct((2, *shape), dtype if kept else "float32")
@@ -174,14 +259,14 @@ def _example(inputs: Inputs) -> PyTree:
 def _config(manifest: _Manifest) -> Any:
     saved = manifest.value("config", dict)
     if not isinstance(saved.get("dataset"), dict):
-        raise manifest.error("config.dataset", "is missing, or no table")
+        raise manifest.error("config.dataset", "is missing or not a dictionary")
     try:
         return restore_config(saved)
     except InputError as error:
-        raise manifest.error("config", f"can't be used ({error})") from None
+        raise manifest.error("config", f"cannot be used ({error})") from None
 
 
-def _result(manifest: _Manifest) -> dict:
+def _result(manifest: _Manifest) -> dict[str, Any]:
     saved = manifest.value("result", dict)
     queries = saved.get("queries", 0)
     if queries is not None:
@@ -209,7 +294,7 @@ def _calibration(manifest: _Manifest) -> Calibration | None:
 
 
 def _read_arrays(manifest: _Manifest, template: Variables) -> Variables:
-    """The variables, once every name, shape, dtype and the checksum are right."""
+    """Returns the variables after checking checksum, names, shapes, dtypes, values."""
     listed = manifest.value("arrays", dict)
     name = manifest.value("file", str, listed)
     digest = manifest.value("sha256", str, listed)
@@ -219,12 +304,11 @@ def _read_arrays(manifest: _Manifest, template: Variables) -> Variables:
             f"{manifest.folder} lacks {name}, the learner's arrays; copy the whole "
             "directory again"
         )
-    expected = by_name(template)
     largest = sum(
-        leaf.size * leaf.dtype.itemsize + HEADER for leaf in expected.values()
+        leaf.size * leaf.dtype.itemsize + _HEADER for leaf in jax.tree.leaves(template)
     )
     damaged = InputError(
-        f"{path} is damaged: it is not the file that {MANIFEST} is for; copy the whole "
+        f"{path} is damaged: its checksum is not that of {MANIFEST}; copy the whole "
         "directory again"
     )
     if path.stat().st_size > largest:
@@ -233,28 +317,18 @@ def _read_arrays(manifest: _Manifest, template: Variables) -> Variables:
     if hashlib.sha256(content).hexdigest() != digest:
         raise damaged
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as file:
-            unpacked = sum(part.file_size for part in file.infolist())
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            unpacked = sum(part.file_size for part in archive.infolist())
         if unpacked > largest:
             raise damaged
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             found = {key: file[key] for key in file.files}
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyError):
         raise damaged from None
-    leaves = []
-    for key in sorted(set(expected) ^ set(found)):
-        where = "lacks" if key in expected else "has, beyond what is expected,"
-        raise InputError(
-            f"{path} {where} {key}: it belongs to another learner than {MANIFEST} says"
-        )
-    for key, leaf in expected.items():
-        array = found[key]
-        if array.shape != leaf.shape or array.dtype != leaf.dtype:
-            raise InputError(
-                f"{path}: {key} is {array.dtype}{list(array.shape)}, expected "
-                f"{leaf.dtype}{list(leaf.shape)} by {MANIFEST}"
-            )
+    variables = tree_from_leaves(
+        found, template, str(path), f"it does not match {MANIFEST}"
+    )
+    for key, array in found.items():
         if not np.isfinite(array).all():
             raise InputError(f"{path}: {key} has NaN or infinite values")
-        leaves.append(jax.numpy.asarray(array))
-    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+    return variables

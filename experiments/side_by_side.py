@@ -1,8 +1,9 @@
-"""Several strategies on the same tasks, side by side: the quickstart."""
+"""Run several strategies of one config and compare them on the same test tasks."""
 
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -10,29 +11,27 @@ from ml_collections import ConfigDict
 from mlti_jax import plotting
 from mlti_jax._internal.progress import say
 from mlti_jax.errors import InputError
-from mlti_jax.training import (
-    Experiment,
-    build,
-    format_interval,
-    paired_difference,
-    train_and_evaluate,
-)
+from mlti_jax.training import Experiment, build, paired_difference, train_and_evaluate
+from mlti_jax.training._metrics import format_interval
 from mlti_jax.training._workdir import write_json
 
 
-def compare(config: ConfigDict, workdir: str, data_dir: str | None = None) -> dict:
-    """Runs every strategy of `config.compare` in its own part of the work directory.
+def run_side_by_side(
+    config: ConfigDict, workdir: str, data_dir: str | None = None
+) -> dict[str, Any]:
+    """Runs every strategy of `config.compare` in its own work directory.
 
-    All see the same data, the same initial network and the same test tasks. Leaves
-    `comparison.json` and two pictures beside the runs.
+    All start from the same network and use the same data and test tasks. Writes
+    `comparison.json` and plots into `workdir`, beside the runs.
 
     Returns:
-      For each strategy its result, and the paired difference from the first.
+      The content of `comparison.json`: `results` of each strategy, and the paired
+      `difference` of each from the first.
     """
     if config.strategy.name:
         raise InputError(
             f"this config compares {', '.join(config.compare)}, so "
-            f"strategy.name={config.strategy.name!r} can't be set; set "
+            f"strategy.name={config.strategy.name!r} cannot be set; set "
             "--config.compare, or use another config"
         )
     folder = pathlib.Path(workdir)
@@ -42,21 +41,23 @@ def compare(config: ConfigDict, workdir: str, data_dir: str | None = None) -> di
         say(f"--- {name}")
         results[name] = train_and_evaluate(experiment, folder / name)
     first = config.compare[0]
-    comparison = {"results": results, "difference": {}}
+    differences = {}
     print(f"\n{_title(results[first])}\n")
     for name, result in results.items():
-        line = f"  {name:10} {format_interval(result, result['mean'], result['ci95'])}"
+        metric = result["metric"]
+        line = f"  {name:10} {format_interval(metric, result['mean'], result['ci95'])}"
         if name != first:
             mean, ci95 = paired_difference(
                 result["per_task"], results[first]["per_task"]
             )
-            comparison["difference"][name] = {"mean": mean, "ci95": ci95}
-            difference = format_interval(result, mean, ci95, sign="+")
+            differences[name] = {"mean": mean, "ci95": ci95}
+            difference = format_interval(metric, mean, ci95, sign="+")
             line += f"   {difference} against {first}, paired"
         print(line)
+    comparison = {"results": results, "difference": differences}
     write_json(folder / "comparison.json", comparison)
-    written = _pictures(experiments, folder)
-    print("\npictures: " + ", ".join(str(path) for path in written))
+    plots = _plot(experiments, folder)
+    print("\nplots: " + ", ".join(str(path) for path in plots))
     return comparison
 
 
@@ -68,13 +69,13 @@ def _build(config: ConfigDict, strategy: str, data_dir: str | None) -> Experimen
     return build(own, data_dir)
 
 
-def _pictures(
+def _plot(
     experiments: dict[str, Experiment], folder: pathlib.Path
 ) -> list[pathlib.Path]:
+    """Plots interpolated tasks, if samples are images, and learning curves."""
     paths = []
     mixing = [e for e in experiments.values() if e.strategy.transform is not None]
-    image = len(np.shape(mixing[0].splits.train.x)) == 4 if mixing else False
-    if image:
+    if mixing and len(np.shape(mixing[0].splits.train.x)) == 4:
         paths.append(folder / "tasks.png")
         plotting.interpolated_tasks(mixing[0], paths[-1])
     paths.append(folder / "learning_curves.png")
@@ -83,7 +84,7 @@ def _pictures(
     return paths
 
 
-def _title(result: dict) -> str:
+def _title(result: dict[str, Any]) -> str:
     return (
         f"{result['dataset']}, {result['ways']}-way {result['shots']}-shot, "
         f"{result['learner']}, {result['train_classes']} training sources, "

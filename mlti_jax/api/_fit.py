@@ -1,0 +1,367 @@
+"""Meta-training in one call, and the comparison of strategies."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from mlti_jax import data, parallel
+from mlti_jax._internal.progress import say, silence
+from mlti_jax.api._calibration import Calibration, calibrate
+from mlti_jax.api._model import FittedLearner
+from mlti_jax.data import Inputs, Splits
+from mlti_jax.data._own.inputs import ARRAYS, leaves_of
+from mlti_jax.errors import InputError, Interrupted
+from mlti_jax.learners import Variables
+from mlti_jax.training import Experiment, base_config, build, paired_difference
+from mlti_jax.training._config import flat_fields, set_fields
+from mlti_jax.training._experiment import TEST, VALIDATION, MethodFacts
+from mlti_jax.training._loop import run_experiment
+from mlti_jax.training._metrics import format_interval, summary
+
+_SHOTS, _QUERIES = 5, 10  # per class, if the data has enough samples
+_VALIDATIONS = 10  # during a run
+
+
+def fit(
+    tasks: Splits | Mapping[str, Any],
+    learner: str | None = None,
+    strategy: str = "mlti",
+    *,
+    ways: int | None = None,
+    shots: int | None = None,
+    steps: int = 2000,
+    seed: int = 0,
+    workdir: str | pathlib.Path | None = None,
+    verbose: bool = True,
+    overrides: Mapping[str, Any] | None = None,
+) -> FittedLearner:
+    """Meta-trains a learner on tasks, tests it, and calibrates its probabilities.
+
+    Setting, network, interpolation and the size of a task are chosen from the data
+    unless given, and printed. The same config, data, seed and number of devices give
+    the same result as `experiments.run`, bit for bit. If JAX is not in use yet, every
+    core of a CPU becomes a device first (see `parallel.use_all_cores`).
+
+    Args:
+      tasks: the data, as `Splits` or as a dictionary for `data.from_arrays`.
+      learner: one of `learners.LEARNERS`; None: protonet, for regression maml.
+      strategy: one of `strategies.STRATEGIES`, or several joined with `+`.
+      ways: classes per task; None: five, or as many as the data has.
+      shots: support samples per class; None: five, or half of the smallest class.
+      steps: number of meta-training steps.
+      seed: seed of initialization and training.
+      workdir: work directory, in which an interrupted run resumes; None keeps
+        everything in memory.
+      verbose: whether to print choices, progress and results.
+      overrides: fields of the config by name, `{"train.learning_rate": 1e-4}`; they
+        take precedence over the arguments above. (`compilation_cache` is a setting of
+        the command line without effect here.)
+    """
+    parallel.use_all_cores()  # before data is put on devices
+    with silence(not verbose):
+        splits = as_splits(tasks)
+        config = choose_config(
+            splits,
+            {
+                "learner.name": learner,
+                "strategy.name": strategy,
+                "task.ways": ways,
+                "task.shots": shots,
+                "train.steps": steps,
+                "seed": seed,
+            },
+            overrides or {},
+        )
+        experiment = build(config, splits=splits)
+        notes = (*experiment.notes, _describe_choices(experiment))
+        experiment = dataclasses.replace(experiment, notes=notes)
+        try:
+            result, variables = run_experiment(experiment, workdir)
+        except Interrupted as stop:
+            if workdir is not None:
+                raise
+            raise KeyboardInterrupt(
+                "stopped, nothing is saved; with a workdir, fit can resume"
+            ) from stop
+        fitted = from_experiment(experiment, variables, result)
+        if verbose:
+            print(summary(result))
+            print(describe_calibration(fitted))
+        return fitted
+
+
+def as_splits(tasks: Splits | Mapping[str, Any]) -> Splits:
+    """Returns the data of `fit` as `Splits` with test tasks."""
+    if isinstance(tasks, Mapping):
+        tasks = data.from_arrays(tasks)
+    if not isinstance(tasks, Splits):
+        raise InputError(
+            f"tasks is of type {type(tasks).__name__}; expected a dictionary for "
+            "mlti_jax.data.from_arrays, or the Splits that it returns"
+        )
+    if tasks.test is None:
+        raise InputError(
+            "the data has no test tasks, so the learner cannot be evaluated; hold some "
+            "out, such as data.from_arrays(tasks, test=0.2)"
+        )
+    return tasks
+
+
+def from_experiment(
+    experiment: Experiment, variables: Variables, result: dict[str, Any]
+) -> FittedLearner:
+    """Returns the learner of a finished run, calibrated on validation tasks if any."""
+    splits = experiment.splits
+    pool, classes = splits.train, tuple(getattr(splits.train, "classes", ()))
+    shared = classes if splits.setting == "label_sharing" else ()
+    return FittedLearner(
+        config=experiment.config,
+        facts=MethodFacts.of(splits, experiment.episode.ways),
+        learner=experiment.learner,
+        strategy=experiment.strategy,
+        variables=variables,
+        # Splits that were not made from raw data accept samples without conversion.
+        inputs=splits.inputs or Inputs(ARRAYS, leaves_of(pool.x), label_names=shared),
+        classes=classes,
+        result=result,
+        calibration=_calibrate(experiment, variables),
+        splits=splits,
+    )
+
+
+def _calibrate(experiment: Experiment, variables: Variables) -> Calibration | None:
+    splits = experiment.splits
+    if splits.setting == "regression" or splits.validation is None:
+        return None
+    number = experiment.config.eval.validation_tasks
+
+    validation, test = (
+        experiment.evaluator.outputs(
+            variables, pool, experiment.eval_key(purpose), number
+        )
+        for pool, purpose in ((splits.validation, VALIDATION), (splits.test, TEST))
+    )
+    return calibrate(validation, test, number)
+
+
+def _describe_choices(experiment: Experiment) -> str:
+    """Describes the size of tasks, the method, and batch-norm, for the user."""
+    config, (ways, shots, queries) = experiment.config, experiment.episode
+    size = f"{ways}-way {shots}-shot"
+    if experiment.splits.setting == "regression":
+        size = f"regression from {shots} samples"
+    layers = ", ".join(map(str, experiment.strategy.layers))
+    mixing = ""
+    if experiment.strategy.transform is not None:
+        mixing = f" with {config.interpolation.method} at layer {layers}"
+    norm = (
+        "the statistics of the given set: a prediction depends on the other queries of "
+        "the same call"
+        if experiment.learner.norm == "batch"
+        else "running averages: a prediction does not depend on the other queries"
+    )
+    return (
+        f"{size}, {queries} queries in training and "
+        f"{experiment.evaluator.episode.queries} at test; {config.learner.name} on "
+        f"{config.backbone.name}, {config.strategy.name}{mixing}; batch-norm "
+        f"uses {norm}"
+    )
+
+
+def describe_calibration(fitted: FittedLearner) -> str:
+    """Describes whether the learner's probabilities are calibrated, for the user."""
+    if fitted.regression:
+        return "predictions are values without an interval"
+    if fitted.calibration is not None:
+        temperature, tasks, test_tasks, before, after = fitted.calibration
+        return (
+            f"probabilities are calibrated on {tasks} validation tasks (temperature "
+            f"{temperature:.3g}): on {test_tasks} test tasks the expected calibration "
+            f"error changes from {100 * before:.1f} to {100 * after:.1f} %"
+        )
+    if fitted.splits is None:
+        return "probabilities are not calibrated"
+    if fitted.splits.validation is None:
+        return (
+            "probabilities are not calibrated: the data has no validation tasks; hold "
+            "some out, such as data.from_arrays(tasks, validation=0.2)"
+        )
+    return (
+        "probabilities are not calibrated: no temperature is optimal on the validation "
+        "tasks, for example if all samples are classified correctly"
+    )
+
+
+# ------------------------------------------------------------------ choice of config
+
+
+def choose_config(
+    splits: Splits, arguments: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> ConfigDict:
+    """Returns the config of a run; `build` chooses network, interpolation and ways.
+
+    Args:
+      splits: the data.
+      arguments: arguments of `fit` by the names of fields; None if not given.
+      overrides: further fields, which take precedence.
+    """
+    config = base_config()
+    config.dataset.name = splits.name
+    config.interpolation = {"method": "", "layers": ()}
+    config.task = {"ways": placeholder(int), "shots": _SHOTS, "queries": _QUERIES}
+    given = {name: v for name, v in arguments.items() if v is not None}
+    given |= flat_fields(overrides)
+    # ProtoNet accepts any number of classes, but no targets.
+    learner = "maml" if splits.setting == "regression" else "protonet"
+    fields = {"learner.name": learner, **given}
+    train = _smallest_group(splits.train)
+    others = [
+        _smallest_group(pool)
+        for pool in (splits.validation, splits.test)
+        if pool is not None
+    ]
+    # Half of the smallest class is left for queries.
+    shots = fields.setdefault(
+        "task.shots", max(1, min(_SHOTS, min(train, *others) // 2))
+    )
+    if isinstance(shots, int):  # otherwise `set_fields` raises
+        fields.setdefault("task.queries", max(1, min(_QUERIES, train - shots)))
+        left = min(others, default=_QUERIES + shots) - shots
+        fields.setdefault("eval.queries", max(1, min(_QUERIES, left)))
+    steps = fields.get("train.steps")
+    if isinstance(steps, int):
+        fields.setdefault("eval.every", max(1, steps // _VALIDATIONS))
+    set_fields(config, fields)
+    config.lock()
+    return config
+
+
+def _smallest_group(pool: Any) -> int:
+    return int(np.asarray(pool.count).min())
+
+
+# ------------------------------------------------------------------------ comparison
+
+
+class Difference(NamedTuple):
+    """The paired difference between a strategy and the first one, on the same tasks.
+
+    Attributes:
+      mean: mean difference of the metric.
+      ci95: half-width of its 95 % interval.
+      verdict: `helps`, `hurts` or `no clear difference`.
+    """
+
+    mean: float
+    ci95: float
+    verdict: str
+
+
+class Comparison(NamedTuple):
+    """The result of `compare`.
+
+    Attributes:
+      learners: the fitted learner of each strategy, by name.
+      differences: of each strategy but the first, against the first.
+    """
+
+    learners: dict[str, FittedLearner]
+    differences: dict[str, Difference]
+
+    def __str__(self) -> str:
+        first, *others = self.learners
+        return "\n".join(self._line(first, name) for name in others)
+
+    def _line(self, first: str, name: str) -> str:
+        mean, ci95, verdict = self.differences[name]
+        result = self.learners[name].result
+        metric = result["metric"]
+        values = " and ".join(
+            f"{other} {format_interval(metric, r['mean'], r['ci95'])}"
+            for other, r in ((name, result), (first, self.learners[first].result))
+        )
+        verdict = f"{name} {verdict}" if verdict != _UNCLEAR else f"{name}: {verdict}"
+        return (
+            f"{verdict} ({metric} {format_interval(metric, mean, ci95, sign='+')} "
+            f"against {first}, on the same {result['num_tasks']} test tasks, one "
+            f"training run each; {values})"
+        )
+
+
+_HELPS, _HURTS, _UNCLEAR = "helps", "hurts", "no clear difference"
+
+
+def compare(
+    tasks: Splits | Mapping[str, Any],
+    strategies: Sequence[str] = ("vanilla", "mlti"),
+    *,
+    learner: str | None = None,
+    ways: int | None = None,
+    shots: int | None = None,
+    steps: int = 2000,
+    seed: int = 0,
+    workdir: str | pathlib.Path | None = None,
+    verbose: bool = True,
+    overrides: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Fits a learner with each strategy and compares them on the same test tasks.
+
+    All start from the same network and the same data. The interval covers the choice of
+    test tasks, not the randomness of training: compare with several seeds.
+
+    Args:
+      tasks: as in `fit`.
+      strategies: two or more names; the others are compared with the first.
+      learner, ways, shots, steps, seed, overrides: as in `fit`, for all strategies.
+      workdir: directory with one work directory per strategy; None keeps everything in
+        memory.
+      verbose: whether to print choices, progress and results.
+    """
+    names = tuple(strategies)
+    if isinstance(strategies, str) or len(names) < 2 or len(set(names)) < len(names):
+        raise InputError(
+            f"strategies is {strategies!r}; expected two or more different names, such "
+            "as ('vanilla', 'mlti')"
+        )
+    parallel.use_all_cores()  # before data is put on devices
+    splits = as_splits(tasks)
+    learners = {}
+    for name in names:
+        if verbose:
+            say(f"--- {name}")
+        learners[name] = fit(
+            splits,
+            learner,
+            name,
+            ways=ways,
+            shots=shots,
+            steps=steps,
+            seed=seed,
+            workdir=None if workdir is None else pathlib.Path(workdir) / name,
+            verbose=verbose,
+            overrides=overrides,
+        )
+    differences = {
+        name: difference(learners[name], learners[names[0]]) for name in names[1:]
+    }
+    comparison = Comparison(learners, differences)
+    if verbose:
+        print(comparison)
+    return comparison
+
+
+def difference(one: FittedLearner, other: FittedLearner) -> Difference:
+    """Returns the paired difference of `one` from `other` on their test tasks."""
+    mean, ci95 = paired_difference(one.result["per_task"], other.result["per_task"])
+    sign = 1 if one.learner.objective.higher_is_better else -1
+    verdict = _UNCLEAR
+    if abs(mean) > ci95:
+        verdict = _HELPS if sign * mean > 0 else _HURTS
+    return Difference(mean, ci95, verdict)
