@@ -18,14 +18,14 @@ _INTERPOLATING = ("mlti", "intra", "cross", "metamix", "maxup")
 
 
 def config_names() -> list[str]:
-    """Returns the names of all config files."""
+    """Return the names of all config files."""
     return sorted(
         path.stem for path in CONFIG_DIR.glob("*.py") if path.stem != "__init__"
     )
 
 
 def parse_arg(arg: str | None, **defaults: str | int) -> ConfigDict:
-    """Parses `learner=maml,strategy=mlti`, the part of `--config` after the colon.
+    """Parse `learner=maml,strategy=mlti`, the part of `--config` after the colon.
 
     Args:
       arg: the text; None or empty for all defaults.
@@ -56,6 +56,6 @@ def parse_arg(arg: str | None, **defaults: str | int) -> ConfigDict:
 
 
 def set_alpha(config: ConfigDict, alpha: float) -> None:
-    """Sets `alpha` of Beta(alpha, alpha) for every strategy that interpolates."""
+    """Set `alpha` of Beta(alpha, alpha) for every strategy that interpolates."""
     for name in _INTERPOLATING:
         config.strategy[name].alpha = alpha

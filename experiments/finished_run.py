@@ -15,7 +15,7 @@ from mlti_jax.training._workdir import read_json, tested_variables
 def load(
     workdir: str | pathlib.Path, data_dir: str | None = None
 ) -> tuple[Experiment, Variables, int]:
-    """Returns the experiment of a finished run and the variables that it tested.
+    """Return the experiment of a finished run and the variables that it tested.
 
     Args:
       workdir: the run's work directory.

@@ -50,17 +50,17 @@ def main() -> None:
     if LIST.value:
         print(cli.listing())
         return
-    for flag in (CONFIG, WORKDIR):
-        if flag.value is None:
-            raise InputError(f"--{flag.name} is missing; see --help, or --list")
+    config, workdir = CONFIG.value, WORKDIR.value
+    if config is None or workdir is None:
+        missing = CONFIG if config is None else WORKDIR
+        raise InputError(f"--{missing.name} is missing; see --help, or --list")
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing optional parts.
-    config = CONFIG.value
     parallel.use_all_cores()
-    cli.use_compilation_cache(config.compilation_cache, WORKDIR.value)
+    cli.use_compilation_cache(config.compilation_cache, workdir)
     if config.get("compare"):
-        run_side_by_side(config, WORKDIR.value, DATA_DIR.value)
+        run_side_by_side(config, workdir, DATA_DIR.value)
     else:
-        result = train_and_evaluate(build(config, DATA_DIR.value), WORKDIR.value)
+        result = train_and_evaluate(build(config, DATA_DIR.value), workdir)
         print(summary(result))
 
 

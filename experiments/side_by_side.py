@@ -19,7 +19,7 @@ from mlti_jax.training._workdir import write_json
 def run_side_by_side(
     config: ConfigDict, workdir: str, data_dir: str | None = None
 ) -> dict[str, Any]:
-    """Runs every strategy of `config.compare` in its own work directory.
+    """Run every strategy of `config.compare` in its own work directory.
 
     All start from the same network and use the same data and test tasks. Writes
     `comparison.json` and plots into `workdir`, beside the runs.
@@ -72,7 +72,7 @@ def _build(config: ConfigDict, strategy: str, data_dir: str | None) -> Experimen
 def _plot(
     experiments: dict[str, Experiment], folder: pathlib.Path
 ) -> list[pathlib.Path]:
-    """Plots interpolated tasks, if samples are images, and learning curves."""
+    """Plot interpolated tasks, if samples are images, and learning curves."""
     paths = []
     mixing = [e for e in experiments.values() if e.strategy.transform is not None]
     if mixing and len(np.shape(mixing[0].splits.train.x)) == 4:

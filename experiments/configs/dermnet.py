@@ -19,6 +19,7 @@ is tested. At test all remaining images are queries, as in the released code, wh
 trains 50,000 steps with 1 shot and 20,000 with 5, with Beta(2, 2) also for ProtoNet.
 """
 
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from experiments.config import parse_arg, set_alpha
@@ -26,7 +27,7 @@ from mlti_jax.learners import FAMILIES
 from mlti_jax.training import base_config
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     choice = parse_arg(arg, learner="maml", strategy="mlti", shots=1, test_on="")
     config = base_config()
 

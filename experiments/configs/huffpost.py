@@ -24,6 +24,7 @@ Meta-Reg needs shared weights that are trained: with the word-mean encoder, set
 `--config.learner.maml.adapted_layers="(-1,)"`.
 """
 
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from experiments.config import parse_arg, set_alpha
@@ -34,7 +35,7 @@ from mlti_jax.training import base_config
 ENCODERS = ("word_mean", "bag_of_words", "albert")
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     choice = parse_arg(
         arg, learner="maml", strategy="mlti", shots=1, encoder="word_mean"
     )

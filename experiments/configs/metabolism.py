@@ -18,13 +18,14 @@ sets, since almost nothing is left of the two of substrates). The dataset has no
 validation tasks: the last checkpoint is tested. The released code trains 20,000 steps.
 """
 
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from experiments.config import parse_arg, set_alpha
 from mlti_jax.training import base_config
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     choice = parse_arg(arg, learner="maml", strategy="mlti", shots=5, split="paper")
     config = base_config()
 

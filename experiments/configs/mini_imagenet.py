@@ -18,13 +18,14 @@ DermNet-S (cross-domain). The released code trains 50,000 steps with 1 shot and 
 with 5.
 """
 
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from experiments.config import parse_arg, set_alpha
 from mlti_jax.training import base_config
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     choice = parse_arg(arg, learner="maml", strategy="mlti", shots=1, test_on="")
     config = base_config()
 

@@ -18,6 +18,7 @@ validation tasks: the last checkpoint is tested. The released code trains 50,000
 and uses all molecules of the test assays.
 """
 
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from experiments.config import parse_arg, set_alpha
@@ -25,7 +26,7 @@ from mlti_jax.learners import FAMILIES
 from mlti_jax.training import base_config
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     choice = parse_arg(arg, learner="maml", strategy="mlti", shots=5, split="paper")
     config = base_config()
 

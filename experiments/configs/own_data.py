@@ -17,13 +17,14 @@ are soon memorized, hence 2,000 steps; with 1,200 molecules in six assays they t
 minute on one CPU core.
 """
 
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from experiments.config import parse_arg, set_alpha
 from mlti_jax.training import base_config
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     choice = parse_arg(arg, learner="maml", strategy="mlti", shots=5)
     config = base_config()
 

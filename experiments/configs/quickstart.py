@@ -8,11 +8,13 @@ size and angle, tested on 10 others, with 8 images per class and combination ins
         --workdir=/tmp/quickstart
 """
 
+from ml_collections import ConfigDict
+
 from experiments.config import set_alpha
 from mlti_jax.training import base_config
 
 
-def get_config():
+def get_config() -> ConfigDict:
     config = base_config()
     config.compare = ("vanilla", "mlti")  # instead of strategy.name
 

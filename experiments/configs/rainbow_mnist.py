@@ -20,11 +20,13 @@ and so do we: `dataset.images_per_class`. The paper's table trains with 1 query 
 per class, the released script with 15: `task.queries`.
 """
 
+from ml_collections import ConfigDict
+
 from experiments.config import parse_arg, set_alpha
 from mlti_jax.training import base_config
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     choice = parse_arg(arg, learner="maml", strategy="mlti", shots=1)
     config = base_config()
 

@@ -16,6 +16,7 @@ The released code trains 5,000 steps with 1 shot and 2,000 with 5, interpolates 
 the first block only, and uses Beta(2, 2) also for ProtoNet.
 """
 
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from experiments.config import parse_arg, set_alpha
@@ -23,7 +24,7 @@ from mlti_jax.learners import FAMILIES
 from mlti_jax.training import base_config
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     choice = parse_arg(arg, learner="maml", strategy="mlti", shots=1)
     config = base_config()
 

@@ -16,13 +16,14 @@ The paper does not name its 35 classes; these are the first in the list of Ren e
 All other values are those of miniImagenet-S.
 """
 
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from experiments.config import parse_arg, set_alpha
 from mlti_jax.training import base_config
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     choice = parse_arg(arg, learner="maml", strategy="mlti", shots=1, test_on="")
     config = base_config()
 

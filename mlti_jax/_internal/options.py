@@ -35,7 +35,7 @@ class Option(typing.NamedTuple):
 def options_of(
     factory: Callable[..., Any], forwards_to: Callable[..., Any] | None = None
 ) -> dict[str, Option]:
-    """Returns the options of a factory, by name.
+    """Return the options of a factory, by name.
 
     An option is a parameter with a default, unless the program sets it (`objective`,
     `setting`, `method`, ...) or a `functools.partial` has bound it.
@@ -65,7 +65,7 @@ def _takes_any(parameters: Iterable[inspect.Parameter]) -> bool:
 
 
 def _value_type(hint: Any, default: Any) -> type:
-    """Returns the type of an option's values: `float` for `float | None`."""
+    """Return the type of an option's values: `float` for `float | None`."""
     if default is not None:
         return type(default)
     members = typing.get_args(hint)

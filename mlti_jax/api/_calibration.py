@@ -36,7 +36,7 @@ class Calibration(NamedTuple):
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float | None:
-    r"""Returns the T that minimizes $-\sum_k \log \mathrm{softmax}(z_k / T)_{y_k}$.
+    r"""Return the T that minimizes $-\sum_k \log \mathrm{softmax}(z_k / T)_{y_k}$.
 
     The sum is convex in $\beta = 1 / T$, so its derivative,
     $\sum_k \mathbb{E}_{r \sim p_k} z_{kr} - z_{k y_k}$, has at most one zero, which is
@@ -67,7 +67,7 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float | None:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Returns probabilities `[N, C]` of logits."""
+    """Return probabilities `[N, C]` of logits."""
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     return shifted / shifted.sum(axis=1, keepdims=True)
 
@@ -75,7 +75,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def expected_calibration_error(
     logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0
 ) -> float:
-    """Returns the mean distance between confidence and accuracy.
+    """Return the mean distance between confidence and accuracy.
 
     Samples are put into 15 bins of equal width by the probability of their most likely
     class; a bin is weighted with its number of samples.
@@ -90,7 +90,7 @@ def expected_calibration_error(
 def calibrate(
     validation: QueryOutputs, test: QueryOutputs, tasks: int
 ) -> Calibration | None:
-    """Fits a temperature and measures its effect; None if none can be fitted.
+    """Fit a temperature and measures its effect; None if none can be fitted.
 
     Args:
       validation: outputs on validation tasks, to fit on.

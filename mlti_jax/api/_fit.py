@@ -42,7 +42,7 @@ def fit(
     verbose: bool = True,
     overrides: Mapping[str, Any] | None = None,
 ) -> FittedLearner:
-    """Meta-trains a learner on tasks, tests it, and calibrates its probabilities.
+    """Meta-train a learner on tasks, tests it, and calibrates its probabilities.
 
     Setting, network, interpolation and the size of a task are chosen from the data
     unless given, and printed. The same config, data, seed and number of devices give
@@ -98,7 +98,7 @@ def fit(
 
 
 def as_splits(tasks: Splits | Mapping[str, Any]) -> Splits:
-    """Returns the data of `fit` as `Splits` with test tasks."""
+    """Return the data of `fit` as `Splits` with test tasks."""
     if isinstance(tasks, Mapping):
         tasks = data.from_arrays(tasks)
     if not isinstance(tasks, Splits):
@@ -117,7 +117,7 @@ def as_splits(tasks: Splits | Mapping[str, Any]) -> Splits:
 def from_experiment(
     experiment: Experiment, variables: Variables, result: dict[str, Any]
 ) -> FittedLearner:
-    """Returns the learner of a finished run, calibrated on validation tasks if any."""
+    """Return the learner of a finished run, calibrated on validation tasks if any."""
     splits = experiment.splits
     pool, classes = splits.train, tuple(getattr(splits.train, "classes", ()))
     shared = classes if splits.setting == "label_sharing" else ()
@@ -138,6 +138,7 @@ def from_experiment(
 
 def _calibrate(experiment: Experiment, variables: Variables) -> Calibration | None:
     splits = experiment.splits
+    assert splits.test is not None  # see `as_splits`
     if splits.setting == "regression" or splits.validation is None:
         return None
     number = experiment.config.eval.validation_tasks
@@ -152,7 +153,7 @@ def _calibrate(experiment: Experiment, variables: Variables) -> Calibration | No
 
 
 def _describe_choices(experiment: Experiment) -> str:
-    """Describes the size of tasks, the method, and batch-norm, for the user."""
+    """Describe the size of tasks, the method, and batch-norm, for the user."""
     config, (ways, shots, queries) = experiment.config, experiment.episode
     size = f"{ways}-way {shots}-shot"
     if experiment.splits.setting == "regression":
@@ -176,7 +177,7 @@ def _describe_choices(experiment: Experiment) -> str:
 
 
 def describe_calibration(fitted: FittedLearner) -> str:
-    """Describes whether the learner's probabilities are calibrated, for the user."""
+    """Describe whether the learner's probabilities are calibrated, for the user."""
     if fitted.regression:
         return "predictions are values without an interval"
     if fitted.calibration is not None:
@@ -205,7 +206,7 @@ def describe_calibration(fitted: FittedLearner) -> str:
 def choose_config(
     splits: Splits, arguments: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> ConfigDict:
-    """Returns the config of a run; `build` chooses network, interpolation and ways.
+    """Return the config of a run; `build` chooses network, interpolation and ways.
 
     Args:
       splits: the data.
@@ -311,7 +312,7 @@ def compare(
     verbose: bool = True,
     overrides: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Fits a learner with each strategy and compares them on the same test tasks.
+    """Fit a learner with each strategy and compares them on the same test tasks.
 
     All start from the same network and the same data. The interval covers the choice of
     test tasks, not the randomness of training: compare with several seeds.
@@ -358,7 +359,7 @@ def compare(
 
 
 def difference(one: FittedLearner, other: FittedLearner) -> Difference:
-    """Returns the paired difference of `one` from `other` on their test tasks."""
+    """Return the paired difference of `one` from `other` on their test tasks."""
     mean, ci95 = paired_difference(one.result["per_task"], other.result["per_task"])
     sign = 1 if one.learner.objective.higher_is_better else -1
     verdict = _UNCLEAR

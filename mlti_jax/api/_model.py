@@ -81,7 +81,7 @@ def query_outputs(
     support: Batch,
     query_x: PyTree,
 ) -> Array:
-    """Returns the learner's outputs `[N_q, C]`; x of both sets as stored in a pool."""
+    """Return the learner's outputs `[N_q, C]`; x of both sets as stored in a pool."""
     size = jax.tree.leaves(query_x)[0].shape[0]
     return learner.predict(
         variables,
@@ -152,7 +152,7 @@ class FittedLearner:
     # -------------------------------------------------------------------- new tasks
 
     def adapt(self, x: Any, y: Any) -> AdaptedModel:
-        """Returns a model for a new task, given its support set.
+        """Return a model for a new task, given its support set.
 
         Classes and the number of samples per class may differ from those of training.
         Samples are weighted so that all classes count equally. Metric-based learners
@@ -191,8 +191,8 @@ class FittedLearner:
         number, count = number[rows], np.bincount(number)
         weight = None
         if (count != count[0]).any():
-            weight = len(number) / len(count) / count[number]
-            weight = jnp.asarray(weight, jnp.float32)
+            balanced = len(number) / len(count) / count[number]
+            weight = jnp.asarray(balanced, jnp.float32)
         support = Batch(
             jax.tree.map(lambda leaf: jnp.asarray(leaf[rows]), x),
             jax.nn.one_hot(columns[number], outputs),
@@ -201,7 +201,7 @@ class FittedLearner:
         return AdaptedModel(self, support, classes, columns)
 
     def _columns(self, classes: np.ndarray) -> tuple[np.ndarray, int]:
-        """Returns the learner's output for each class, and its number of outputs."""
+        """Return the learner's output for each class, and its number of outputs."""
         number, outputs = len(classes), self.facts.outputs
         sharing = self.facts.setting == "label_sharing"
         shared = training_indices(classes, self.classes) if sharing else None
@@ -228,7 +228,7 @@ class FittedLearner:
         return np.arange(number), outputs
 
     def samples(self, raw: Any, what: str = "x") -> PyTree:
-        """Converts raw data into samples as the training pool stores them."""
+        """Convert raw data into samples as the training pool stores them."""
         with errors_about(what):
             try:
                 return self.inputs.compact(raw)
@@ -248,7 +248,7 @@ class FittedLearner:
         shots: int | None = None,
         queries: int | None = None,
     ) -> Evaluation:
-        """Returns the mean metric over held-out tasks and its 95 % interval.
+        """Return the mean metric over held-out tasks and its 95 % interval.
 
         Every call draws the same tasks, so learners can be compared task by task.
 
@@ -290,7 +290,7 @@ class FittedLearner:
         return Evaluation(name, *mean_and_interval(values), values)
 
     def _check_outputs(self, pool: Pool, ways: int) -> None:
-        """Raises `InputError` for classes without an output of the learner."""
+        """Raise `InputError` for classes without an output of the learner."""
         if self.regression or self.learner.family != "gradient":
             return
         name, outputs = self.config.learner.name, self.facts.outputs
@@ -299,15 +299,15 @@ class FittedLearner:
                 f"{name} was trained on tasks of {outputs} classes and has as many "
                 f"outputs; it cannot be evaluated with ways={ways}"
             )
-        sharing = self.facts.setting == "label_sharing"
-        if sharing and tuple(pool.classes) != self.classes:
+        classes = tuple(getattr(pool, "classes", ()))
+        if self.facts.setting == "label_sharing" and classes != self.classes:
             raise InputError(
                 f"{name} has an output for each of the classes {listed(self.classes)}; "
-                f"the tasks have {listed(pool.classes)}"
+                f"the tasks have {listed(classes)}"
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the learner into a directory, for `mlti_jax.load`: no data, no code.
+        """Write the learner into a directory, for `mlti_jax.load`: no data, no code.
 
         Args:
           path: a new or empty directory, or that of a saved learner, which is replaced.
@@ -317,7 +317,7 @@ class FittedLearner:
 
 
 def load(path: str | os.PathLike[str]) -> FittedLearner:
-    """Loads a learner that `FittedLearner.save` has written, on any kind of device.
+    """Load a learner that `FittedLearner.save` has written, on any kind of device.
 
     It has no data: `evaluate` needs tasks.
     """
@@ -350,7 +350,7 @@ class AdaptedModel:
         return f"AdaptedModel({classes}{size} support samples)"
 
     def predict(self, x: PyTree) -> Prediction:
-        """Returns labels and probabilities of new samples `[N, ...]`.
+        """Return labels and probabilities of new samples `[N, ...]`.
 
         Each call repeats the adaptation, which takes most of the time for few samples:
         predict many at once.
@@ -367,7 +367,7 @@ class AdaptedModel:
         return Prediction(self.classes[logits.argmax(axis=1)], probabilities)
 
     def evaluate(self, x: PyTree, y: Any) -> float:
-        """Returns the accuracy or mean squared error on labeled samples."""
+        """Return the accuracy or mean squared error on labeled samples."""
         predicted = self.predict(x).labels
         with errors_about("the queries"):
             if self.classes is None:
@@ -398,7 +398,7 @@ class AdaptedModel:
         return self._run(x)
 
     def _pass(self, x: PyTree, start: int, size: int) -> np.ndarray:
-        """Runs one pass, padded with its last sample to the next power of two."""
+        """Run one pass, padded with its last sample to the next power of two."""
         number = min(size - start, QUERIES_PER_PASS)
         rows = start + np.arange(1 << (number - 1).bit_length())
         rows = np.minimum(rows, start + number - 1)

@@ -60,7 +60,7 @@ class SavedLearner(NamedTuple):
 
 
 def write(saved: SavedLearner, path: str | os.PathLike[str]) -> None:
-    """Writes a learner into a directory, completely or not at all.
+    """Write a learner into a directory, completely or not at all.
 
     Args:
       saved: the learner.
@@ -68,7 +68,7 @@ def write(saved: SavedLearner, path: str | os.PathLike[str]) -> None:
     """
     folder = pathlib.Path(path)
     _check_target(folder)
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.asarray(leaf) for name, leaf in leaves_by_name(saved.variables).items()
     }
     buffer = io.BytesIO()
@@ -119,7 +119,7 @@ def _write_bytes(path: pathlib.Path, content: bytes) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[SavedLearner, Learner, Strategy]:
-    """Reads a learner that `write` has written, and builds its method.
+    """Read a learner that `write` has written, and builds its method.
 
     Raises `InputError` if a file is missing, damaged or of another version.
     """
@@ -191,7 +191,7 @@ class _Manifest:
     def value(
         self, field: str, kind: type, within: Mapping[str, Any] | None = None
     ) -> Any:
-        """Returns a field of a type; raises `InputError` if missing or different."""
+        """Return a field of a type; raises `InputError` if missing or different."""
         place = self.fields if within is None else within
         if field not in place:
             raise self.error(field, "is missing")
@@ -226,7 +226,7 @@ def _inputs(manifest: _Manifest) -> Inputs:
 
 
 def _check_inputs(inputs: Inputs) -> None:
-    """Raises `InputError` if the parts of a record do not fit together."""
+    """Raise `InputError` if the parts of a record do not fit together."""
     if not inputs.leaves:
         raise InputError("samples have no arrays")
     _example(inputs)
@@ -242,7 +242,7 @@ def _check_inputs(inputs: Inputs) -> None:
 
 
 def _example(inputs: Inputs) -> PyTree:
-    """Returns shapes and dtypes of two samples, as a network receives them."""
+    """Return shapes and dtypes of two samples, as a network receives them."""
     named: dict[str | None, Any] = {}
     for path, shape, dtype in inputs.leaves:
         if dtype not in _DTYPES or not all(0 < n < 2**31 for n in shape):
@@ -294,7 +294,7 @@ def _calibration(manifest: _Manifest) -> Calibration | None:
 
 
 def _read_arrays(manifest: _Manifest, template: Variables) -> Variables:
-    """Returns the variables after checking checksum, names, shapes, dtypes, values."""
+    """Return the variables after checking checksum, names, shapes, dtypes, values."""
     listed = manifest.value("arrays", dict)
     name = manifest.value("file", str, listed)
     digest = manifest.value("sha256", str, listed)

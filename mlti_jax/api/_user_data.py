@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from mlti_jax.errors import InputError
 
 @contextlib.contextmanager
 def errors_about(what: str) -> Iterator[None]:
-    """Prefixes the message of an `InputError` with the data that it is about."""
+    """Prefix the message of an `InputError` with the data that it is about."""
     try:
         yield
     except InputError as error:
@@ -26,7 +27,7 @@ def errors_about(what: str) -> Iterator[None]:
 
 
 def as_labels(y: Any, size: int) -> np.ndarray:
-    """Returns labels `[size]`, text, integers or booleans, in their own dtype."""
+    """Return labels `[size]`, text, integers or booleans, in their own dtype."""
     labels = clean("y", y)
     if labels.shape != (size,):
         raise InputError(
@@ -43,7 +44,7 @@ def as_labels(y: Any, size: int) -> np.ndarray:
 
 
 def as_targets(y: Any, size: int, length: int) -> np.ndarray:
-    """Returns regression targets, float32 `[size, length]`."""
+    """Return regression targets, float32 `[size, length]`."""
     targets = clean("y", y)
     wide = targets[:, None] if targets.ndim == 1 else targets
     if targets.dtype.kind not in "iuf" or wide.shape != (size, length):
@@ -55,7 +56,7 @@ def as_targets(y: Any, size: int, length: int) -> np.ndarray:
 
 
 def training_indices(classes: np.ndarray, training: Sequence[str]) -> list[int] | None:
-    """Returns the index of each class among those of training; None if one is new."""
+    """Return the index of each class among those of training; None if one is new."""
     indices = {name: index for index, name in enumerate(training)}
     named = [as_names(classes)]
     if classes.dtype.kind == "b":  # may have been 0 and 1 in training
@@ -67,7 +68,7 @@ def training_indices(classes: np.ndarray, training: Sequence[str]) -> list[int] 
 
 
 def evaluation_pool(tasks: Splits | Pool, inputs: Inputs, *, regression: bool) -> Pool:
-    """Returns a pool to evaluate on, with samples as the learner expects them.
+    """Return a pool to evaluate on, with samples as the learner expects them.
 
     Raises `InputError` if samples, classes or targets do not fit the learner.
 
@@ -98,7 +99,7 @@ def evaluation_pool(tasks: Splits | Pool, inputs: Inputs, *, regression: bool) -
 
 
 def _convert(pool: Pool, theirs: Inputs, own: Inputs) -> Pool:
-    """Standardizes the samples of a pool as the learner's samples were."""
+    """Standardize the samples of a pool as the learner's samples were."""
     for name in ("columns", "smiles"):
         if getattr(theirs, name) != getattr(own, name):
             raise InputError(
@@ -111,11 +112,11 @@ def _convert(pool: Pool, theirs: Inputs, own: Inputs) -> Pool:
     if theirs.mean:  # undo the statistics of the other tasks
         x = x * np.array(theirs.scale) + np.array(theirs.mean)
     x = own.standardise(x) if own.mean else x.astype(np.float32)
-    return pool.replace(x=jnp.asarray(x))
+    return dataclasses.replace(pool, x=jnp.asarray(x))
 
 
 def listed(names: Sequence[Any] | np.ndarray) -> str:
-    """Returns the first few names, for a message."""
+    """Return the first few names, for a message."""
     return first_few([str(name) for name in names])
 
 

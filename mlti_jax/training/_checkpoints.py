@@ -45,11 +45,11 @@ class Checkpoints:
         return ocp.CheckpointManager(self._directory, options=options)
 
     def steps(self) -> list[int]:
-        """Returns the saved steps, ascending."""
+        """Return the saved steps, ascending."""
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: PyTree) -> None:
-        """Copies `state` and writes it in the background.
+        """Copy `state` and writes it in the background.
 
         Does nothing if the step is already saved: steps are deterministic.
         """
@@ -61,14 +61,14 @@ class Checkpoints:
             self._manager.save(step, args=ocp.args.StandardSave(flat), force=True)
 
     def delete(self, step: int) -> None:
-        """Removes one step."""
+        """Remove one step."""
         self._manager.wait_until_finished()
         self._manager.delete(step)
 
     def restore(
         self, template: PyTree, step: int | None = None
     ) -> tuple[int, PyTree] | None:
-        """Returns the newest readable state and its step, or None.
+        """Return the newest readable state and its step, or None.
 
         Args:
           template: a state of the same structure and shapes.
@@ -95,19 +95,19 @@ class Checkpoints:
         return None
 
     def wait(self) -> None:
-        """Waits until everything is written; raises errors of the background."""
+        """Wait until everything is written; raises errors of the background."""
         with self._disk_errors():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
 
     def close(self) -> None:
-        """Waits, and releases the directory."""
+        """Wait, and releases the directory."""
         with self._disk_errors():
             self._manager.close()
 
     @contextlib.contextmanager
     def _disk_errors(self) -> Iterator[None]:
-        """Raises `OSError` for a full disk, whichever library reports it."""
+        """Raise `OSError` for a full disk, whichever library reports it."""
         try:
             yield
         except Exception as error:
@@ -118,7 +118,7 @@ class Checkpoints:
             raise
 
     def _set_aside(self, step: int, error: Exception) -> None:
-        """Renames a damaged checkpoint, so the step can be saved again."""
+        """Rename a damaged checkpoint, so the step can be saved again."""
         damaged = self._directory / str(step)
         target = self._directory.parent / f"damaged-{self._directory.name}-{step}"
         while target.exists():
@@ -142,41 +142,41 @@ class InMemoryCheckpoints:
         self._saved: tuple[int, PyTree] | None = None
 
     def steps(self) -> list[int]:
-        """Returns the saved steps: none or one."""
+        """Return the saved steps: none or one."""
         return [] if self._saved is None else [self._saved[0]]
 
     def save(self, step: int, state: PyTree) -> None:
-        """Copies `state` to the host, in place of the previous one."""
+        """Copy `state` to the host, in place of the previous one."""
         self._saved = step, jax.tree.map(np.array, state)
 
     def delete(self, step: int) -> None:
-        """Removes one step."""
+        """Remove one step."""
         if step in self.steps():
             self._saved = None
 
     def restore(
         self, template: PyTree, step: int | None = None
     ) -> tuple[int, PyTree] | None:
-        """Returns the saved state and its step, or None."""
+        """Return the saved state and its step, or None."""
         del template
         if self._saved is None or step not in (None, self._saved[0]):
             return None
         return self._saved[0], to_default_device(self._saved[1])
 
     def wait(self) -> None:
-        """Does nothing: `save` has no background."""
+        """Do nothing: `save` has no background."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 def to_default_device(tree: PyTree) -> PyTree:
-    """Copies arrays, from the host or from several devices, to the default device."""
+    """Copy arrays, from the host or from several devices, to the default device."""
     return jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf), copy=True), tree)
 
 
 def leaves_by_name(tree: PyTree) -> dict[str, Any]:
-    """Returns the leaves of a tree by their paths, such as `params.model.0.kernel`."""
+    """Return the leaves of a tree by their paths, such as `params.model.0.kernel`."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): leaf
@@ -187,7 +187,7 @@ def leaves_by_name(tree: PyTree) -> dict[str, Any]:
 def tree_from_leaves(
     leaves: Mapping[str, Any], template: PyTree, where: str, advice: str
 ) -> PyTree:
-    """Inverts `leaves_by_name`.
+    """Invert `leaves_by_name`.
 
     Args:
       leaves: arrays by path.

@@ -13,7 +13,7 @@ from ml_collections.config_dict import FieldReference, placeholder
 from mlti_jax._internal.checks import did_you_mean
 from mlti_jax._internal.options import options_of
 from mlti_jax.backbones import BACKBONES
-from mlti_jax.data import ClassPool, RegressionPool, Splits
+from mlti_jax.data import ClassPool, DomainPool, RegressionPool, Splits
 from mlti_jax.errors import InputError
 from mlti_jax.learners import FAMILIES
 from mlti_jax.learners._maml import gradient_learner
@@ -28,7 +28,7 @@ _CONV4_BLOCKS = 4  # each halves an image
 
 
 def base_config() -> ConfigDict:
-    """Returns a config with every field; values are the paper's where it has one.
+    """Return a config with every field; values are the paper's where it has one.
 
     The options of each backbone, learner and strategy (`learner.maml.steps`) are those
     of its factory, where they are documented; an option whose default is None is a
@@ -80,7 +80,7 @@ def _sections(
     forwards_to: Callable[..., Any] | None = None,
     **values: Any,
 ) -> dict[str, dict[str, Any]]:
-    """Returns the fields of each factory that has options.
+    """Return the fields of each factory that has options.
 
     Args:
       factories: by name.
@@ -101,7 +101,7 @@ def _sections(
 def flat_fields(
     section: Mapping[str, Any] | ConfigDict, prefix: str = ""
 ) -> dict[str, Any]:
-    """Returns the fields of a config by their full names, such as `train.steps`."""
+    """Return the fields of a config by their full names, such as `train.steps`."""
     fields: dict[str, Any] = {}
     for name, value in section.items():
         if isinstance(value, Mapping | ConfigDict):
@@ -112,7 +112,7 @@ def flat_fields(
 
 
 def set_fields(config: ConfigDict, fields: Mapping[str, Any]) -> None:
-    """Sets fields by their full names.
+    """Set fields by their full names.
 
     Raises `InputError` for a name that the config does not have (those of the section
     `dataset` cannot be set), and for a value of another type.
@@ -137,7 +137,7 @@ def set_fields(config: ConfigDict, fields: Mapping[str, Any]) -> None:
 
 
 def restore_config(saved: Mapping[str, Any]) -> ConfigDict:
-    """Returns the config that was saved as JSON, in `config.json` or a manifest.
+    """Return the config that was saved as JSON, in `config.json` or a manifest.
 
     Fields that `saved` lacks have their defaults. Raises `InputError` for unknown
     fields, except those that were removed without an effect on results.
@@ -156,7 +156,7 @@ def restore_config(saved: Mapping[str, Any]) -> ConfigDict:
 
 
 def drop_removed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns fields by full name, without those that no longer exist."""
+    """Return fields by full name, without those that no longer exist."""
     return {
         name: value
         for name, value in fields.items()
@@ -165,7 +165,7 @@ def drop_removed(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """Suggests fields with the same last part, or else a similar name."""
+    """Suggest fields with the same last part, or else a similar name."""
     last = name.rpartition(".")[2]
     same = [field for field in known if field.rpartition(".")[2] == last]
     same.sort(key=lambda field: field.count("."))
@@ -179,7 +179,7 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def fill_in(config: ConfigDict, splits: Splits) -> tuple[ConfigDict, list[str]]:
-    """Chooses what a config leaves open: `task.ways`, the network, the interpolation.
+    """Choose what a config leaves open: `task.ways`, the network, the interpolation.
 
     A config leaves them open with `task.ways=None`, an empty `backbone.name` and an
     empty `interpolation.method`.
@@ -217,17 +217,19 @@ def fill_in(config: ConfigDict, splits: Splits) -> tuple[ConfigDict, list[str]]:
 
 
 def choose_ways(splits: Splits) -> int:
-    """Returns all shared classes; else five, or as many as every split has."""
+    """Return all shared classes; else five, or as many as every split has."""
     if isinstance(splits.train, RegressionPool):
         return 1
-    if not isinstance(splits.train, ClassPool):
+    if isinstance(splits.train, DomainPool):
         return len(splits.train.classes)
     pools = (splits.train, splits.validation, splits.test)
-    return min(_MAX_WAYS, *(len(pool.classes) for pool in pools if pool is not None))
+    return min(
+        _MAX_WAYS, *(len(pool.classes) for pool in pools if isinstance(pool, ClassPool))
+    )
 
 
 def choose_backbone(splits: Splits) -> tuple[str, dict[str, Any]]:
-    """Returns the name of a network for the inputs, and options if they must differ.
+    """Return the name of a network for the inputs, and options if they must differ.
 
     Vectors `[D]` get `mlp`, images `[H, W, C]` get `conv4`, with fewer blocks if the
     image is too small to be halved four times. Raises `InputError` for other shapes.
@@ -258,7 +260,7 @@ def choose_backbone(splits: Splits) -> tuple[str, dict[str, Any]]:
 
 
 def choose_interpolation(splits: Splits) -> dict[str, Any]:
-    """Returns method and layers of interpolation: the paper's for this kind of data.
+    """Return method and layers of interpolation: the paper's for this kind of data.
 
     CutMix for images, Mixup at the input or after the first block for vectors. For
     regression from images Mixup at the input, since a box of an image does not

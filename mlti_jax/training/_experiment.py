@@ -1,4 +1,4 @@
-"""From a config to the parts of a run: data, network, learner and strategy."""
+"""The parts of a run, built from a config: data, network, learner, strategy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import optax
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax._internal.checks import unknown_name
-from mlti_jax.data import Splits
+from mlti_jax.data import ClassPool, RegressionPool, Splits
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner
 from mlti_jax.parallel import Plan, plan_for
@@ -25,23 +25,23 @@ from mlti_jax.training._evaluation import Evaluator
 from mlti_jax.training._step import Episode, TrainState, adam, init_state
 from mlti_jax.types import Array
 
-# A run's randomness, by purpose; each is folded into a key of its own.
+# Purposes of randomness; each is folded into its own key.
 INIT, TRAIN = 0, 1
 VALIDATION, TEST = 0, 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """All that a run is made of, see `build`.
+    """The parts of a run, see `build`.
 
     Attributes:
-      config: as given, with what it left open filled in.
+      config: the config, with open fields chosen from the data.
       splits: the data.
       learner, strategy, optimiser: the method.
       episode: size of the training tasks.
-      evaluator: for validation and test tasks.
-      plan: how the tasks of a meta-batch are spread over devices and time.
-      notes: sentences that the user should read before the run.
+      evaluator: evaluates validation and test tasks.
+      plan: how the tasks of a meta-batch are distributed over devices and time.
+      notes: notes for the user, printed before the run.
     """
 
     config: Any
@@ -55,15 +55,15 @@ class Experiment:
     notes: tuple[str, ...]
 
     def key(self, purpose: int) -> Array:
-        """The key for initialisation or for training."""
+        """Return the key for `INIT` or `TRAIN`."""
         return jax.random.fold_in(jax.random.key(self.config.seed), purpose)
 
     def eval_key(self, purpose: int) -> Array:
-        """The key that fixes the validation or test tasks, whatever the seed."""
+        """Return the key of the `VALIDATION` or `TEST` tasks; independent of `seed`."""
         return jax.random.fold_in(jax.random.key(self.config.eval.seed), purpose)
 
     def init_state(self) -> TrainState:
-        """The state before the first step."""
+        """Return the state before the first step."""
         task = data.sample_task(
             self.splits.train, jax.random.key(0), **self.episode._asdict()
         )
@@ -76,7 +76,7 @@ class Experiment:
         )
 
     def data_facts(self) -> dict[str, Any]:
-        """What tells this data from other data of the same name."""
+        """Return what distinguishes this data from other data of the same name."""
         pools = {
             name: pool
             for name in ("train", "validation", "test")
@@ -89,10 +89,10 @@ class Experiment:
         }
 
     def description(self) -> dict[str, Any]:
-        """The part of a result that is known beforehand."""
+        """Return the fields of a result that are known before the run."""
         config = self.config
         pool = self.splits.train
-        groups = pool.classes if self._draws_classes() else pool.domains
+        groups = pool.classes if isinstance(pool, ClassPool) else pool.domains
         return {
             "dataset": self.splits.name,
             "split": "test",
@@ -109,27 +109,27 @@ class Experiment:
             "source": self.splits.source,
         }
 
-    def _draws_classes(self) -> bool:
-        return self.splits.setting == "non_label_sharing"
-
 
 def build(
     config: Any, data_dir: str | None = None, splits: Splits | None = None
 ) -> Experiment:
-    """Builds the parts of a run and checks that they fit together.
+    """Build the parts of a run and check that they fit together.
 
     Args:
-      config: a `ConfigDict` with the fields of `training.config.base_config`.
-      data_dir: where prepared data lives; None for the default.
-      splits: the data, where it is at hand; None: it is loaded, as `config.dataset`
-        says.
+      config: a `ConfigDict` with the fields of `base_config`.
+      data_dir: directory of prepared data; None for the default.
+      splits: the data; None to load the dataset `config.dataset`.
+
+    Raises:
+      InputError: if a name is unknown, a value is invalid, or the data does not suit
+        the config.
     """
     _check_config(config)
-    # Names are checked before data is read, which takes longer.
+    # Names are checked before the data is loaded, which takes longer.
     strategies.parse(config.strategy.name)
     for kind, name, known in (
         ("learner", config.learner.name, learners.LEARNERS),
-        # An empty name leaves the network open.
+        # With an empty name, the network is chosen from the data.
         ("backbone", config.backbone.name, {"", *backbones.BACKBONES}),
     ):
         if name not in known:
@@ -139,8 +139,8 @@ def build(
         splits = data.load(options.pop("name"), data_dir=data_dir, **options)
     if splits.test is None:
         raise InputError(
-            f"{splits.name} keeps no tasks back to test on; name some, or a share of "
-            "them, as test=0.2 (on the command line --config.dataset.test=0.2)"
+            f"{splits.name} has no test tasks; name some, or a fraction such as "
+            "test=0.2 (on the command line --config.dataset.test=0.2)"
         )
     config, chosen = fill_in(config, splits)
     notes = [splits.summary if splits.details else splits.note, *chosen]
@@ -181,19 +181,19 @@ def build(
         plan=plan,
         notes=tuple(notes),
     )
-    # What can't be initialised is refused here, before a work directory is made.
+    # Raises errors of initialization here, before a work directory is created.
     jax.eval_shape(experiment.init_state)
     return experiment
 
 
 class MethodFacts(NamedTuple):
-    """What a learner and a strategy must know of the data they are for.
+    """Properties of the data that define a learner and a strategy.
 
     Attributes:
       setting: `label_sharing`, `non_label_sharing` or `regression`.
-      outputs: classes of a task, or length of a regression target.
-      base_groups, base_classes: of the training pool, for learners with heads of
-        their own for its classes.
+      outputs: number of classes per task, or length of a regression target.
+      base_groups, base_classes: numbers of groups and classes in the training pool, for
+        learners with a head for each of them.
     """
 
     setting: str
@@ -203,9 +203,9 @@ class MethodFacts(NamedTuple):
 
     @classmethod
     def of(cls, splits: Splits, ways: int) -> MethodFacts:
-        """The facts of a dataset, for tasks of `ways` classes."""
+        """Return the facts of a dataset, for tasks of `ways` classes."""
         pool = splits.train
-        regression = splits.setting == "regression"
+        regression = isinstance(pool, RegressionPool)
         return cls(
             setting=splits.setting,
             outputs=pool.y.shape[-1] if regression else ways,
@@ -215,7 +215,7 @@ class MethodFacts(NamedTuple):
 
 
 def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
-    """The learner and the strategy that a config asks for; needs no data."""
+    """Build the learner and the strategy of a config, without data."""
     network = config.backbone.name
     regression = facts.setting == "regression"
     learner = learners.make(
@@ -242,31 +242,33 @@ def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
 
 
 def _options(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A config section as keyword arguments; fields left at None are left out."""
+    """Return a config section as keyword arguments, without fields that are None."""
     return {name: value for name, value in section.items() if value is not None}
 
 
 def _checksum(pool: data.Pool) -> int:
     value = 0
     for leaf in jax.tree.leaves(pool):
-        value = zlib.crc32(np.ascontiguousarray(leaf), value)
+        value = zlib.crc32(np.ascontiguousarray(leaf), value)  # type: ignore[arg-type]
     return value
 
 
 def _fit_to_builtin(episode: Episode, splits: Splits) -> tuple[Episode, list[str]]:
-    """Lowers the test queries to what the images that come with the install allow."""
+    """Lower the test queries to the number of built-in images."""
+    if splits.images_per_class is None or episode.queries is None:
+        return episode, []
     left = splits.images_per_class - episode.shots
-    if episode.queries is None or left < 1 or episode.queries <= left:
+    if left < 1 or episode.queries <= left:
         return episode, []
     note = (
         f"eval.queries lowered from {episode.queries} to {left}: the built-in images "
-        f"have {splits.images_per_class} a class"
+        f"have {splits.images_per_class} per class"
     )
     return episode._replace(queries=left), [note]
 
 
 def _check_finite(section: Any, path: str) -> None:
-    """Refuses numbers that are infinite or not numbers, in all fields."""
+    """Raise `InputError` if a number in any field is infinite or NaN."""
     for name, value in section.items():
         field = f"{path}.{name}"
         if hasattr(value, "items"):

@@ -57,7 +57,7 @@ class RunResult(NamedTuple):
 def train_and_evaluate(
     experiment: Experiment, workdir: str | pathlib.Path
 ) -> dict[str, Any]:
-    """Runs an experiment in a work directory, or resumes an interrupted run.
+    """Run an experiment in a work directory, or resumes an interrupted run.
 
     Writes `config.json`, `metrics.jsonl`, `tensorboard/`, `checkpoints/last`,
     `checkpoints/best` and `results.json`. A finished run is not run again.
@@ -72,7 +72,7 @@ def train_and_evaluate(
 def run_experiment(
     experiment: Experiment, workdir: str | pathlib.Path | None = None
 ) -> RunResult:
-    """Runs an experiment like `train_and_evaluate` and returns also its variables.
+    """Run an experiment like `train_and_evaluate` and returns also its variables.
 
     Args:
       experiment: the experiment.
@@ -91,7 +91,7 @@ def run_experiment(
 def _run_or_skip(
     experiment: Experiment, workdir: pathlib.Path
 ) -> tuple[dict[str, Any], Variables | None]:
-    """Runs an experiment; the variables are None if it was finished before."""
+    """Run an experiment; the variables are None if it was finished before."""
     config = json.loads(experiment.config.to_json_best_effort())
     open_workdir(workdir, {**config, "data": experiment.data_facts()})
     with locked(workdir, "--workdir"), stop_signal() as stopped:
@@ -153,7 +153,7 @@ class _Run:
         stack.callback(self.metrics.close)
 
     def run(self) -> RunResult:
-        """Trains and tests; returns when all checkpoints are written."""
+        """Train and tests; returns when all checkpoints are written."""
         self._train()
         found = self._test()
         if self.last is not None:
@@ -227,7 +227,7 @@ class _Run:
         return at_boundary and int(self.state.validated_step) < step
 
     def _stop(self, number: int) -> NoReturn:
-        """Ends the run on a signal, after checkpoints are written."""
+        """End the run on a signal, after checkpoints are written."""
         say("stopping")
         self.best.wait()
         if self.last is not None:
@@ -235,7 +235,7 @@ class _Run:
         raise Interrupted(number, int(self.state.step))
 
     def _next_stop(self, step: int, steps_per_call: int) -> int:
-        """Returns the step where the next call ends, at most at the next boundary."""
+        """Return the step where the next call ends, at most at the next boundary."""
         train, evaluation = self.experiment.config.train, self.experiment.config.eval
         ends = [step + steps_per_call, train.steps]
         for every in (train.log_every, train.checkpoint_every, evaluation.every):
@@ -243,7 +243,7 @@ class _Run:
         return min(ends)
 
     def _log(self, step: int, rate: float) -> str:
-        """Writes the means since the last call and resets the sums."""
+        """Write the means since the last call and resets the sums."""
         count = int(self.state.count)
         loss = float(self.state.loss_sum) / count
         metric = float(self.state.metric_sum) / count
@@ -292,7 +292,7 @@ class _Run:
     # -------------------------------------------------------------- evaluation
 
     def _validate(self, step: int) -> None:
-        """Evaluates on the validation tasks; saves the variables if they are best."""
+        """Evaluate on the validation tasks; saves the variables if they are best."""
         if not bool(_all_finite(self.state.variables)):
             self._raise_not_finite(step)
         pool = self.experiment.splits.validation
@@ -317,7 +317,7 @@ class _Run:
             self.best.save(step, self.state.variables)
 
     def _test(self) -> RunResult:
-        """Tests the variables that are best on validation tasks, or else the last."""
+        """Test the variables that are best on validation tasks, or else the last."""
         step, variables, checkpoint = int(self.state.step), self.state.variables, "last"
         if self.experiment.splits.validation is not None:
             self.best.wait()
@@ -330,13 +330,14 @@ class _Run:
                 )
             step, variables = chosen
             checkpoint = "best"
-        number = self.experiment.config.eval.num_tasks
+        pool = self.experiment.splits.test
+        assert pool is not None  # see `build`
         values = self._evaluate(
             "test",
             variables,
-            self.experiment.splits.test,
+            pool,
             self.experiment.eval_key(TEST),
-            number,
+            self.experiment.config.eval.num_tasks,
         )
         mean, ci95 = mean_and_interval(values)
         self._write(
@@ -384,7 +385,7 @@ class _Clock:
         self._start += time.monotonic() - start
 
     def steps_per_second(self, step: int) -> float:
-        """Returns the rate since the previous call."""
+        """Return the rate since the previous call."""
         now = time.monotonic()
         rate = (step - self._step) / (now - self._start)
         self._step, self._start = step, now

@@ -40,7 +40,7 @@ class MetricsWriter:
         self._events.write_event(Event(step=step + 1, session_log=start))
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Writes the `values` of a `split` (train, validation or test) at a step."""
+        """Write the `values` of a `split` (train, validation or test) at a step."""
         line = {"step": step, "split": split, **values}
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
@@ -51,13 +51,13 @@ class MetricsWriter:
         self._events.flush()
 
     def close(self) -> None:
-        """Closes both files."""
+        """Close both files."""
         self._file.close()
         self._events.close()
 
 
 def read(path: str | pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the lines of a metrics file, up to the first incomplete one."""
+    """Return the lines of a metrics file, up to the first incomplete one."""
     lines = []
     with open(path, encoding="utf-8") as file:
         for line in file:
@@ -80,14 +80,14 @@ def _keep_until(path: pathlib.Path, step: int) -> None:
 
 
 def format_interval(metric: str, mean: float, ci95: float, sign: str = "") -> str:
-    """Returns `mean +- ci95`, accuracy in percent; `sign="+"` for differences."""
+    """Return `mean +- ci95`, accuracy in percent; `sign="+"` for differences."""
     if metric == "accuracy":
         return f"{100 * mean:{sign}.2f} +- {100 * ci95:.2f} %"
     return f"{mean:{sign}.4f} +- {ci95:.4f}"
 
 
 def summary(result: Mapping[str, Any]) -> str:
-    """Returns a result, as in `results.json`, as one line of text."""
+    """Return a result, as in `results.json`, as one line of text."""
     value = format_interval(result["metric"], result["mean"], result["ci95"])
     source = f" ({result['source']})" if result["source"] else ""
     return (

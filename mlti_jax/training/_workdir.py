@@ -17,7 +17,7 @@ from mlti_jax.training._experiment import Experiment
 
 
 def write_json(path: pathlib.Path, value: object) -> None:
-    """Writes a JSON file atomically, with each list of numbers on one line."""
+    """Write a JSON file atomically, with each list of numbers on one line."""
     text = json.dumps(value, indent=2, allow_nan=False)
     # JSON strings contain no line breaks, so a match is always a list.
     text = re.sub(r"\[\n[-+.eE\d,\s]*\]", _on_one_line, text)
@@ -34,7 +34,7 @@ def _on_one_line(numbers: re.Match[str]) -> str:
 
 
 def read_json(path: pathlib.Path) -> Any:
-    """Reads a JSON file; raises `InputError` if it is not valid."""
+    """Read a JSON file; raises `InputError` if it is not valid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -44,7 +44,7 @@ def read_json(path: pathlib.Path) -> Any:
 
 
 def open_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-    """Creates a work directory with its `config.json`, or checks that it is the same.
+    """Create a work directory with its `config.json`, or checks that it is the same.
 
     Raises `InputError` if the directory holds a run of another config.
 
@@ -83,7 +83,7 @@ def open_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
 def tested_variables(
     experiment: Experiment, workdir: str | pathlib.Path
 ) -> tuple[Variables, int]:
-    """Restores the variables that a finished run has tested.
+    """Restore the variables that a finished run has tested.
 
     Args:
       experiment: the experiment of the run.

@@ -51,8 +51,8 @@ def test_fields_of_the_sections():
     assert config.learner.maml.adapted_layers == (-2, -1)
     assert set(config.learner.anil) == {
         *("inner_learning_rate", "steps", "eval_steps", "second_order", "remat"),
-        *("norm",),
-    } | (set(config.learner.anil) & {"unroll"})
+        "norm",
+    }
     assert set(config.learner.sl) == {"learning_rate", "steps", "norm"}
     assert set(config.strategy.mlti) == {"alpha", "alpha_intra", "within"}
     assert set(config.strategy.intra) == {"alpha", "within"}

@@ -186,7 +186,7 @@ def test_fill_in_sets_only_empty_fields():
 
 def test_a_run_needs_test_tasks():
     splits = data.from_arrays({"a": np.zeros((9, 3)), "b": np.ones((9, 3))}, test=None)
-    with pytest.raises(InputError, match="keeps no tasks back to test on"):
+    with pytest.raises(InputError, match="has no test tasks"):
         build(own_data.get_config("learner=protonet"), splits=splits)
 
 
