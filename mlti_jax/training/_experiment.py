@@ -205,13 +205,10 @@ class MethodFacts(NamedTuple):
     def of(cls, splits: Splits, ways: int) -> MethodFacts:
         """Return the facts of a dataset, for tasks of `ways` classes."""
         pool = splits.train
-        regression = isinstance(pool, RegressionPool)
-        return cls(
-            setting=splits.setting,
-            outputs=pool.y.shape[-1] if regression else ways,
-            base_groups=int(np.size(pool.count)),
-            base_classes=0 if regression else len(pool.classes),
-        )
+        groups = int(np.size(pool.count))
+        if isinstance(pool, RegressionPool):
+            return cls(splits.setting, pool.y.shape[-1], groups, base_classes=0)
+        return cls(splits.setting, ways, groups, len(pool.classes))
 
 
 def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
