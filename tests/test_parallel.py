@@ -7,13 +7,14 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from mlti_jax import backbones, learners, parallel, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.parallel import Plan, map_tasks, mean_loss, plan_for
 from mlti_jax.strategies import init_variables, meta_objective
-from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
+from mlti_jax.training import Episode, Evaluator, init_state, make_run_steps
 from tests.support.tasks import KEY, make_task, stack_tasks
 
 PLANS = {
@@ -157,8 +158,10 @@ def image_pool():
 def three_steps(plan):
     learner = learners.maml(backbones.conv4(4, blocks=2), 2, steps=2)
     strategy = strategies.mlti(setting="label_sharing", layers=(0,), method="cutmix")
-    run = make_run_steps(learner, strategy, adam(1e-3), EPISODE, 4, plan)
-    state = init_state(learner, strategy, adam(1e-3), KEY, jnp.zeros((2, 8, 8, 3)))
+    run = make_run_steps(learner, strategy, optax.adam(1e-3), EPISODE, 4, plan)
+    state = init_state(
+        learner, strategy, optax.adam(1e-3), KEY, jnp.zeros((2, 8, 8, 3))
+    )
     state, pool, key = plan.replicate((state, image_pool(), KEY))
     first, _ = run(state, pool, key, 1)
     jax.block_until_ready(first.variables)

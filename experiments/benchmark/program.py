@@ -16,7 +16,7 @@ from mlti_jax.data import ClassPool, DomainPool, Pool, RegressionPool
 from mlti_jax.learners import Learner
 from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
-from mlti_jax.training import Episode, TrainState, adam, init_state, make_run_steps
+from mlti_jax.training import Episode, TrainState, init_state, make_run_steps
 
 # For programs that take longer to compile than to run.
 RUNS_ONCE = {
@@ -56,7 +56,7 @@ def make_parts(case: Case) -> Parts:
     """Builds learner, strategy and optimizer, and puts the pool on the device."""
     learner = make_learner(case)
     strategy = make_strategy(case, learner)
-    optimizer = adam(case.outer_lr)
+    optimizer = optax.adam(case.outer_lr)
     episode = Episode(case.ways, case.shots, case.queries)
     example = np.zeros((2, *case.image_shape), np.float32)
 

@@ -4,7 +4,6 @@
 names are parts for your own training loop.
 """
 
-from mlti_jax.training._checkpoints import Checkpoints  # noqa: F401
 from mlti_jax.training._config import base_config
 from mlti_jax.training._evaluation import (
     Evaluator,
@@ -16,7 +15,6 @@ from mlti_jax.training._loop import train_and_evaluate
 from mlti_jax.training._step import (
     Episode,
     TrainState,
-    adam,  # noqa: F401
     init_state,
     make_run_steps,
 )

@@ -22,7 +22,7 @@ from mlti_jax.strategies import Strategy
 from mlti_jax.strategies._objective import check_layers, tasks_per_step
 from mlti_jax.training._config import fill_in
 from mlti_jax.training._evaluation import Evaluator
-from mlti_jax.training._step import Episode, TrainState, adam, init_state
+from mlti_jax.training._step import Episode, TrainState, init_state
 from mlti_jax.types import Array
 
 # Purposes of randomness; each is folded into its own key.
@@ -175,7 +175,7 @@ def build(
         splits=splits,
         learner=learner,
         strategy=strategy,
-        optimiser=adam(config.train.learning_rate),
+        optimiser=optax.adam(config.train.learning_rate),
         episode=episode,
         evaluator=evaluator,
         plan=plan,

@@ -198,8 +198,3 @@ def make_run_steps(
     return jax.jit(
         run, donate_argnums=0, in_shardings=everywhere, out_shardings=everywhere
     )
-
-
-def adam(learning_rate: float) -> optax.GradientTransformation:
-    """Return the outer optimizer of the paper's experiments."""
-    return optax.adam(learning_rate)

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from sklearn.datasets import load_digits
 
@@ -9,7 +10,6 @@ from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.training import (
     Episode,
     Evaluator,
-    adam,
     init_state,
     make_run_steps,
     paired_difference,
@@ -50,7 +50,7 @@ def test_training_makes_real_tasks_easier(learner, network):
         outputs=DIGITS_EPISODE.ways,
         **LEARNERS[learner].options | inner,
     )
-    strategy, optimiser = strategies.vanilla(), adam(learning_rate)
+    strategy, optimiser = strategies.vanilla(), optax.adam(learning_rate)
     state = init_state(made, strategy, optimiser, KEY, jnp.zeros((2, *shape)))
     evaluate = Evaluator(made, strategy, DIGITS_EPISODE, tasks_per_pass=50)
     before = evaluate(state.variables, digits(1, shape), KEY, 50)

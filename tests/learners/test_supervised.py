@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -14,7 +15,7 @@ from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.learners import TaskContext
 from mlti_jax.learners._supervised import logistic_regression
-from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
+from mlti_jax.training import Episode, Evaluator, init_state, make_run_steps
 from mlti_jax.types import Batch
 from tests.support.tasks import init, make_task, stack_tasks, take, task_loss
 
@@ -210,7 +211,7 @@ def test_both_learn_on_real_digits(name):
     episode = Episode(ways=3, shots=1, queries=5)
     facts = {"base_classes": 7, "base_groups": 7}
     learner = learners.make(name, backbones.mlp((32, 32)), 3, facts=facts)
-    strategy, optimiser = strategies.vanilla(), adam(3e-3)
+    strategy, optimiser = strategies.vanilla(), optax.adam(3e-3)
     state = init_state(learner, strategy, optimiser, KEY, x[:2])
     evaluator = Evaluator(learner, strategy, episode)
     before = evaluator(state.variables, pools[1], KEY, 200).mean()

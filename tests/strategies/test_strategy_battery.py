@@ -6,18 +6,18 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.strategies._objective import check_layers
 from mlti_jax.training import (
-    Checkpoints,
     Episode,
     Evaluator,
-    adam,
     init_state,
     make_run_steps,
 )
+from mlti_jax.training._checkpoints import Checkpoints
 
 KEY = jax.random.key(0)
 SETTINGS = ("label_sharing", "non_label_sharing", "regression")
@@ -133,7 +133,11 @@ def test_trains(name, strategy_name, setting):
 def test_trains_evaluates_and_resumes_as_users_do(name, strategy_name, tmp_path):
     learner = make_learner(name, "label_sharing")
     strategy = make_strategy(strategy_name, learner, "label_sharing")
-    pool, episode, optimiser = make_pool("label_sharing"), Episode(3, 2, 2), adam(1e-2)
+    pool, episode, optimiser = (
+        make_pool("label_sharing"),
+        Episode(3, 2, 2),
+        optax.adam(1e-2),
+    )
     run = make_run_steps(learner, strategy, optimiser, episode, 3)
     state = init_state(learner, strategy, optimiser, KEY, pool.x[:2])
     evaluator = Evaluator(learner, strategy, episode, 4)

@@ -2,12 +2,13 @@
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from mlti_jax import backbones, learners, strategies
 from mlti_jax.data import ClassPool, sample_task
 from mlti_jax.learners import TaskContext
-from mlti_jax.training import Episode, Evaluator, adam, init_state, make_run_steps
+from mlti_jax.training import Episode, Evaluator, init_state, make_run_steps
 from mlti_jax.training import _evaluation as evaluation
 
 KEY = jax.random.key(0)
@@ -25,7 +26,7 @@ def trained(learner, pool):
     """Variables after some steps, so that running averages are not as they began."""
     strategy, episode = strategies.vanilla(), Episode(3, 2, 2)
     task = sample_task(pool, KEY, **episode._asdict())
-    optimiser = adam(1e-2)
+    optimiser = optax.adam(1e-2)
     state = init_state(learner, strategy, optimiser, KEY, task.support.x)
     run = make_run_steps(learner, strategy, optimiser, episode, 2)
     return run(state, pool, KEY, 20)[0].variables

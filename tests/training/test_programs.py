@@ -6,6 +6,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from experiments import cli
@@ -14,7 +15,7 @@ from experiments.benchmark.program import RUNS_ONCE, compile_case, make_parts
 from mlti_jax import backbones, learners, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.parallel import Plan
-from mlti_jax.training import Episode, adam, init_state, make_run_steps
+from mlti_jax.training import Episode, init_state, make_run_steps
 from tests.support.small_cases import shrink
 from tests.support.tasks import KEY
 from tests.test_parallel import image_pool
@@ -124,8 +125,10 @@ def losses(dtype, steps=60):
     learner = learners.protonet(network, 2)
     strategy = strategies.mlti(setting="non_label_sharing", layers=(0, 1))
     episode = Episode(ways=2, shots=2, queries=3)
-    run = make_run_steps(learner, strategy, adam(1e-2), episode, 4)
-    state = init_state(learner, strategy, adam(1e-2), KEY, jnp.zeros((2, 8, 8, 3)))
+    run = make_run_steps(learner, strategy, optax.adam(1e-2), episode, 4)
+    state = init_state(
+        learner, strategy, optax.adam(1e-2), KEY, jnp.zeros((2, 8, 8, 3))
+    )
     values = []
     for stop in (10, steps - 10, steps):
         before = float(state.loss_sum)

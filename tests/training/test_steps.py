@@ -14,16 +14,15 @@ from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.learners import TaskContext
 from mlti_jax.training import (
-    Checkpoints,
     Episode,
     Evaluator,
-    adam,
     init_state,
     make_run_steps,
     mean_and_interval,
     paired_difference,
 )
 from mlti_jax.training import _metrics as metrics
+from mlti_jax.training._checkpoints import Checkpoints
 from tests.support.tasks import task_loss
 
 KEY = jax.random.key(0)
@@ -55,7 +54,7 @@ def make_strategy(learner, layers=(0, 1)):
 
 
 def start(learner, strategy):
-    return init_state(learner, strategy, adam(1e-3), KEY, jnp.zeros((2, 10)))
+    return init_state(learner, strategy, optax.adam(1e-3), KEY, jnp.zeros((2, 10)))
 
 
 # ------------------------------------------------------------------ the compiled step
@@ -65,7 +64,7 @@ def start(learner, strategy):
 def test_steps_compile_once_and_do_not_depend_on_how_they_are_divided(name):
     learner = make_learner(name)
     strategy = make_strategy(learner)
-    run = make_run_steps(learner, strategy, adam(1e-3), EPISODE, 4)
+    run = make_run_steps(learner, strategy, optax.adam(1e-3), EPISODE, 4)
     pool = vector_pool()
     whole, _ = run(start(learner, strategy), pool, KEY, 7)
     parts = start(learner, strategy)
@@ -105,7 +104,7 @@ def test_one_step_equals_the_step_written_out():
 def test_training_stops_at_a_loss_that_is_not_finite():
     learner = make_learner("protonet")
     strategy = strategies.vanilla()
-    run = make_run_steps(learner, strategy, adam(1e-3), EPISODE, 2)
+    run = make_run_steps(learner, strategy, optax.adam(1e-3), EPISODE, 2)
     state = start(learner, strategy)
     broken = jax.tree.map(lambda p: p * jnp.nan, state.variables.params)
     state = state.replace(variables=state.variables.replace(params=broken))
@@ -117,7 +116,7 @@ def test_training_stops_at_a_loss_that_is_not_finite():
 def test_state_is_donated():
     learner = make_learner("protonet")
     strategy = strategies.vanilla()
-    run = make_run_steps(learner, strategy, adam(1e-3), EPISODE, 2)
+    run = make_run_steps(learner, strategy, optax.adam(1e-3), EPISODE, 2)
     state = start(learner, strategy)
     run(state, vector_pool(), KEY, 1)
     assert jax.tree.leaves(state.variables.params)[0].is_deleted()
