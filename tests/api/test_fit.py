@@ -35,18 +35,6 @@ from tests.support.api_cases import (
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def test_importing_the_package_is_light_and_its_calls_are_there():
-    script = (
-        "import sys, mlti_jax; assert 'jax' not in sys.modules;"
-        "assert {'fit', 'load', 'compare'} <= set(dir(mlti_jax));"
-        "assert callable(mlti_jax.fit) and 'jax' in sys.modules;"
-        "assert not [m for m in sys.modules if m.startswith('experiments')]"
-    )
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=120)
-    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
-        mlti_jax.fitt  # noqa: B018
-
-
 @pytest.mark.slow
 def test_fit_gives_what_the_command_gives_bit_for_bit(tmp_path):
     names = [f"task{i}" for i in range(6)]
