@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import pathlib
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from mlti_jax._internal.command_line import absolute
 from mlti_jax._internal.progress import say
 from mlti_jax.errors import InputError
 from mlti_jax.training import _metrics as metrics
+from mlti_jax.training._config import flat_fields
 from mlti_jax.training._workdir import read_json, write_json
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
@@ -130,24 +131,18 @@ def _speed(path: pathlib.Path) -> dict[str, float]:
 def relevant_settings(config: Mapping[str, Any] | ConfigDict) -> dict[str, object]:
     """Returns the config fields that affect a result, flattened, as JSON values."""
     plain = config.to_dict() if isinstance(config, ConfigDict) else config
-    return dict(_flatten(json.loads(json.dumps(plain))))
-
-
-def _flatten(
-    section: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, object]]:
-    names = list(section)
-    if prefix in FAMILIES:
-        chosen = section["name"].split("+")
-        names = [name for name in names if name == "name" or name in chosen]
-    for name in names:
-        field = f"{prefix}.{name}" if prefix else name
-        if field in IGNORED_FIELDS:
+    plain = json.loads(json.dumps(plain))
+    settings = {}
+    for field, value in flat_fields(plain).items():
+        section, _, rest = field.partition(".")
+        if {section, field} & set(IGNORED_FIELDS):
             continue
-        if isinstance(section[name], dict):
-            yield from _flatten(section[name], field)
-        else:
-            yield field, section[name]
+        if section in FAMILIES:
+            chosen = ("name", *plain[section]["name"].split("+"))
+            if rest.partition(".")[0] not in chosen:
+                continue
+        settings[field] = value
+    return settings
 
 
 def changed_setting(result: Result, config: ConfigDict) -> str:

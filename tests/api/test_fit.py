@@ -1,4 +1,4 @@
-"""`mlti_jax.fit`: what `experiments.run` gives, with choices that suit the data."""
+"""`mlti_jax.fit` and `compare`: equal to `experiments.run`, choices, errors."""
 
 import json
 import pathlib
@@ -92,7 +92,7 @@ def test_fit_is_the_run_of_its_config(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_seed_matters_and_is_all_that_does():
+def test_the_same_seed_gives_the_same_variables():
     one, same = (fit_small(domain_splits(), seed=1) for _ in range(2))
     other = fitted("protonet_domains")
     chex.assert_trees_all_equal(one.variables, same.variables)
@@ -147,7 +147,7 @@ def test_the_seed_matters_and_is_all_that_does():
     ],
     ids=["classes", "domains", "regression", "few"],
 )
-def test_choices_suit_the_data(splits, expected):
+def test_choices_from_the_data(splits, expected):
     config = choose_config(splits, {"strategy.name": "mlti", "train.steps": 2000}, {})
     experiment = build(config, splits=splits)
     chosen = flat_fields(experiment.config)
@@ -158,7 +158,7 @@ def test_choices_suit_the_data(splits, expected):
 
 
 @pytest.mark.slow
-def test_choices_progress_and_results_are_told_or_not(capsys):
+def test_verbose_prints_choices_and_results(capsys):
     fit_small(domain_splits(), verbose=True)
     printed = capsys.readouterr()
     assert "protonet on mlp, mlti with mixup at layer 0, 1" in printed.err
@@ -188,7 +188,7 @@ def test_a_dictionary_goes_through_from_arrays():
     assert learner.classes == ("0", "1")
 
 
-def test_a_workdir_is_kept_and_gone_on_with(tmp_path, capsys):
+def test_a_workdir_is_kept_and_used_again(tmp_path, capsys):
     folder = tmp_path / "work"
     first = fit_small(domain_splits(), workdir=folder)
     assert (folder / "results.json").is_file()
@@ -196,6 +196,9 @@ def test_a_workdir_is_kept_and_gone_on_with(tmp_path, capsys):
     again = fit_small(domain_splits(), workdir=folder, verbose=True)
     assert "finished run" in capsys.readouterr().err
     chex.assert_trees_all_equal(first.variables, again.variables)
+    in_memory = fitted("protonet_domains")
+    assert in_memory.result == first.result == again.result
+    chex.assert_trees_all_equal(first.variables, in_memory.variables)
     with pytest.raises(InputError, match="seed: 0 -> 1"):
         fit_small(domain_splits(), workdir=folder, seed=1)
 
@@ -310,12 +313,12 @@ def test_evaluate_on_other_tasks_and_sizes():
         ),
     ],
 )
-def test_evaluate_refuses(name, call, message):
+def test_evaluate_raises(name, call, message):
     with pytest.raises(InputError, match=message):
         fitted(name).evaluate(**call)
 
 
-def test_tasks_standardised_by_other_statistics_are_brought_back():
+def test_tasks_standardized_with_other_statistics_are_converted():
     """The same raw samples give the same values, whatever else was in their table."""
     tasks = {
         f"task{i}": (
@@ -336,7 +339,7 @@ def test_tasks_standardised_by_other_statistics_are_brought_back():
         assert np.mean(found == own) > 0.7  # rounding may move a sample or two
 
 
-def test_evaluate_refuses_samples_of_another_shape():
+def test_evaluate_raises_for_samples_of_another_shape():
     pool = class_pool("test", 4)
     other = pool.replace(x=pool.x[:, :5])
     with pytest.raises(InputError, match=r"float32\[5\].*trained on float32\[6\]"):
@@ -376,7 +379,7 @@ def test_compare_pairs_strategies_on_the_same_tasks(tmp_path, capsys):
         ([1.0, 1.0, 1.2], [2.0, 2.1, 2.0], "mse", "hurts"),
     ],
 )
-def test_the_verdict_in_words(first, second, metric, verdict):
+def test_verdict(first, second, metric, verdict):
     learner = fitted("regression" if metric == "mse" else "protonet_domains")
     one, two = (
         _with_result(learner, {**learner.result, "per_task": values})
@@ -395,7 +398,7 @@ def _with_result(learner, result):
     return dataclasses.replace(learner, result=result)
 
 
-def test_compare_refuses_one_strategy():
+def test_compare_needs_two_strategies():
     with pytest.raises(InputError, match="two or more different names"):
         mlti_jax.compare(domain_splits(), strategies=("mlti",))
     with pytest.raises(InputError, match="two or more different names"):

@@ -42,7 +42,7 @@ def test_predict_is_the_learners_own(name):
     (x, y), (query, _) = task("abc", 3)
     support = Batch(jnp.asarray(x), jnp.eye(3)[np.repeat(np.arange(3), 3)])
     logits = fit.learner.predict(
-        fit.variables, support, jnp.asarray(query), jax.random.key(0)
+        fit.variables, support, jnp.asarray(query), TaskContext(KEY)
     )
     labels, probabilities = fit.adapt(x, y).predict(query)
     np.testing.assert_allclose(
@@ -87,9 +87,8 @@ def test_regression_predicts_values():
     assert probabilities is None
     assert model.classes is None
     assert values.shape == (8,)
-    expected = fit.learner.predict(
-        fit.variables, Batch(jnp.asarray(x), jnp.asarray(y)[:, None]), query, KEY
-    )
+    support = Batch(jnp.asarray(x), jnp.asarray(y)[:, None])
+    expected = fit.learner.predict(fit.variables, support, query, TaskContext(KEY))
     np.testing.assert_allclose(values, expected[:, 0], atol=1e-5)
     wide = fit.adapt(x, y[:, None]).predict(query).labels
     np.testing.assert_array_equal(wide, values[:, None])
@@ -143,7 +142,7 @@ def test_the_order_of_samples_and_names_does_not_matter(name):
 
 @pytest.mark.parametrize("name", ["protonet", "matchingnet"])
 @pytest.mark.parametrize("ways", [2, 5, 9])
-def test_metric_learners_take_any_number_of_classes(name, ways):
+def test_metric_learners_accept_any_number_of_classes(name, ways):
     (x, y), (query, truth) = task("abcdefghi"[:ways], 2)
     labels, probabilities = fitted(name).adapt(x, y).predict(query)
     assert probabilities.shape == (len(query), ways)
@@ -152,7 +151,7 @@ def test_metric_learners_take_any_number_of_classes(name, ways):
 
 
 @pytest.mark.parametrize("name", ["matchingnet", "maml_running", "protonet"])
-def test_classes_count_alike_whatever_their_number_of_samples(name):
+def test_classes_count_equally_with_unequal_shots(name):
     """Giving all samples of one class twice brings nothing new."""
     fit = fitted(name)
     (x, y), (query, _) = task("abc", 3)
@@ -189,7 +188,7 @@ def test_unequal_shots_are_prototypes_of_unequal_means():
     np.testing.assert_allclose(found, softmax(-distance / fit.temperature), atol=1e-4)
 
 
-def test_fewer_classes_than_outputs_are_a_condition():
+def test_probabilities_are_conditional_on_the_given_classes():
     """Two of three: the three-way network's probabilities, given that it is one."""
     fit = fitted("maml_running")
     (x, y), (query, truth) = task("ab", 3)
@@ -251,7 +250,7 @@ def test_a_prediction_does_not_depend_on_the_other_queries(name):
     np.testing.assert_allclose(alone, all_at_once, atol=1e-5)
 
 
-def test_queries_interact_where_batch_norm_uses_the_set_at_hand():
+def test_queries_interact_if_batch_norm_uses_their_statistics():
     fit = fitted("maml")
     assert fit.queries_interact
     (x, y), (query, _) = task("abc", 3)
@@ -286,7 +285,7 @@ def test_adapting_twice_compiles_once():
 
 
 @pytest.mark.slow
-def test_pictures_are_scaled_as_in_training():
+def test_images_are_scaled_as_in_training():
     rng = np.random.default_rng(0)
     classes = {
         f"class{i}": rng.integers(0, 256, (8, 12, 12, 1), np.uint8) for i in range(8)
@@ -338,7 +337,7 @@ def support_with(change):
         (
             "protonet",
             lambda x, y: (x, np.array([3, *y[1:]], object)),
-            "expected text only",
+            "expected only text",
         ),
         ("protonet", lambda x, y: (x, np.linspace(0, 1, 9)), "text, integers"),
         ("protonet", lambda x, y: (x, np.eye(3)[[0] * 9]), r"shape \[9, 3\]"),
@@ -386,7 +385,7 @@ def test_unknown_labels_of_queries_are_named():
         model.evaluate(query, truth)
 
 
-def test_domains_of_the_learner_need_not_be_seen():
+def test_new_domains_are_accepted():
     """Metric-based learners take other labels than those that training shared."""
     (x, y), (query, truth) = task(["left", "right", "middle"], 3)
     assert fitted("protonet_domains").adapt(x, y).evaluate(query, truth) > 0.5

@@ -168,7 +168,7 @@ def test_layers_compute_in_bfloat16_and_the_stack_gives_float32():
         assert (got != expected).any()
 
 
-def test_an_unknown_precision_is_refused():
+def test_an_unknown_compute_dtype_raises():
     with pytest.raises(InputError, match="unknown compute_dtype 'float16'"):
         backbones.mlp().with_compute_dtype("float16")
 

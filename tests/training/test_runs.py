@@ -1,4 +1,4 @@
-"""Whole runs: what they leave, resumed bit for bit, and that they learn."""
+"""Full runs: their files, resuming bit for bit, and learning."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ from mlti_jax.training._checkpoints import Checkpoints
 from mlti_jax.training._workdir import write_json
 
 ROOT = pathlib.Path(__file__).parents[2]
-# What other tools read of results.json.
+# Fields of results.json that other tools read.
 CONTRACT = [
     "dataset",
     "split",
@@ -63,7 +63,7 @@ def small_config(**changes):
 
 
 @pytest.mark.slow
-def test_a_run_leaves_what_it_promises_and_is_not_run_twice(tmp_path, capsys):
+def test_files_of_a_run_and_skipping_a_finished_one(tmp_path, capsys):
     result = train_and_evaluate(build(small_config()), tmp_path)
     saved = json.loads((tmp_path / "results.json").read_text())
     assert saved == result
@@ -112,7 +112,7 @@ def test_not_finite_keeps_the_last_good_checkpoint(tmp_path):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.variables))
 
 
-def test_other_data_under_the_same_config_is_refused(tmp_path):
+def test_different_data_with_the_same_config_raises(tmp_path):
     train_and_evaluate(build(small_config(**{"train.steps": 10})), tmp_path)
     experiment = build(small_config(**{"train.steps": 10}))
     pool = experiment.splits.train
@@ -125,9 +125,7 @@ def test_other_data_under_the_same_config_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_signal_during_validation_is_answered_and_the_result_is_the_same(
-    tmp_path, monkeypatch
-):
+def test_a_run_stopped_during_validation_gives_the_same_result(tmp_path, monkeypatch):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train_and_evaluate(build(small_config()), whole)
     evaluate = Evaluator.__call__
@@ -156,7 +154,7 @@ def test_two_processes_do_not_share_a_work_directory(tmp_path):
 
 
 def run_by_command(workdir, **changes):
-    """The same as `small_config`, as a user types it."""
+    """Start a run of `small_config` as a command."""
     small = {
         "dataset.source": "builtin",
         "backbone.conv4.filters": 4,
@@ -182,14 +180,14 @@ def run_by_command(workdir, **changes):
 
 
 def send_at_a_random_moment(process, workdir, number):
-    """Waits until training goes on, and then for a random while."""
+    """Wait until training proceeds, and then for a random time."""
     lines = workdir / "metrics.jsonl"
     saved = workdir / "checkpoints" / "last"
     before = lines.stat().st_size if lines.exists() else 0
     deadline = time.time() + 300
     while process.poll() is None and time.time() < deadline:
         # The first checkpoint is complete some time after its line is written, and
-        # until then there is nothing to go on from. Unfinished ones are not numbers.
+        # until then nothing can be resumed. Incomplete ones are not numbers.
         complete = saved.exists() and any(p.name.isdigit() for p in saved.iterdir())
         if complete and lines.exists() and lines.stat().st_size > before:
             break
@@ -208,7 +206,7 @@ def last_state(workdir):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path):
+def test_an_interrupted_run_resumes_bit_for_bit(tmp_path):
     changes = {"train.steps": 600, "eval.every": 150}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train_and_evaluate(build(small_config(**changes)), whole)
