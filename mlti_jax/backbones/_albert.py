@@ -1,7 +1,7 @@
-"""ALBERT (Lan et al. 2019), the network for news titles (App. E.8).
+"""ALBERT (Lan et al. 2019), the backbone for news titles (App. E.8).
 
-Numerically that of the checkpoints of version 2 (`gelu_new`, no dropout). For inputs,
-masks and what interpolation makes of them see `mlti_jax.backbones._text`.
+Numerically equal to the checkpoints of version 2 (`gelu_new`, no dropout). See
+`mlti_jax.backbones._text` for inputs, masks and the interpolation of sequences.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ POOLS = ("first", "mean")
 
 
 class Part(nn.Module):
-    """A module whose parameters are those of `NAMES[part]`.
+    """A module with the parameters of `NAMES[part]`.
 
     Attributes:
-      config: sizes.
-      pretrained: where parameters start; None for random ones.
+      config: sizes of the network.
+      pretrained: initial parameters; None for random initialization.
     """
 
     config: AlbertConfig
     pretrained: Pretrained | None = None
 
     def parameters(self, part: str) -> dict[str, Array]:
-        """All parameters of a part, by name."""
+        """Creates the parameters of a part and returns them by name."""
         start = {} if self.pretrained is None else self.pretrained.params.get(part, {})
 
         def init(name: str) -> Callable:
@@ -58,7 +58,7 @@ class Part(nn.Module):
 
 
 class Embeddings(Part):
-    """Vectors of token, position and segment, normalised and mapped to length H.
+    """Token, position and segment embeddings, normalized and projected to length H.
 
     `{"ids", "mask"}`, each `[N, T]`, to `{"h": [N, T, H], "mask": [N, T]}`.
     """
@@ -70,8 +70,8 @@ class Embeddings(Part):
         length = ids.shape[1]
         if length > self.config.positions:
             raise InputError(
-                f"sequences have {length} tokens, but ALBERT knows "
-                f"{self.config.positions} positions; lower max_tokens"
+                f"sequences have {length} tokens, but ALBERT has "
+                f"{self.config.positions} positions; reduce max_tokens"
             )
         p = self.parameters("embeddings")
         out = text.look_up(p["words"], ids) + p["positions"][:length] + p["types"][0]
@@ -80,7 +80,7 @@ class Embeddings(Part):
 
 
 class EncoderLayer(Part):
-    """Self-attention and a feed-forward part, each normalised after its residual.
+    """Self-attention and feed-forward block, each with residual and layer norm.
 
     `{"h": [N, T, H], "mask": [N, T]}` to the same.
     """
@@ -89,7 +89,7 @@ class EncoderLayer(Part):
     def __call__(self, h: PyTree, context: Context) -> PyTree:
         del context
         p, epsilon = self.parameters("encoder"), self.config.epsilon
-        mask, h = text.real(h["mask"]), h["h"]
+        mask, h = text.token_mask(h["mask"]), h["h"]
         attended = linear(attention(h, mask, p, self.config.heads), p, "out")
         h = layer_norm(h + attended, p, "attention_norm", epsilon)
         wide = nn.gelu(linear(h, p, "wide"), approximate=True)
@@ -98,11 +98,11 @@ class EncoderLayer(Part):
 
 
 class Pool(nn.Module):
-    """A sequence as one vector: `{"h": [N, T, H], "mask": [N, T]}` to `[N, H]`.
+    """Pools a sequence: `{"h": [N, T, H], "mask": [N, T]}` to `[N, H]`.
 
     Attributes:
-      kind: `first`, the vector of the first token, which ALBERT's tokenizer puts there
-        for this; or `mean`, over all tokens.
+      kind: `first` for the vector of the first token, the classification token of
+        ALBERT's tokenizer; `mean` for the mean over all tokens.
     """
 
     kind: str
@@ -112,11 +112,11 @@ class Pool(nn.Module):
         del context
         if self.kind == "first":
             return h["h"][:, 0]
-        return text.masked_mean(h["h"], text.real(h["mask"]))
+        return text.masked_mean(h["h"], text.token_mask(h["mask"]))
 
 
 class Dense(Part):
-    """The fully connected layer on top, with tanh: `[N, H]` to `[N, H]`."""
+    """Fully connected output layer with tanh: `[N, H]` to `[N, H]`."""
 
     @nn.compact
     def __call__(self, h: Array, context: Context) -> Array:
@@ -126,17 +126,17 @@ class Dense(Part):
 
 
 def _sequence(h: Array, mask: Array) -> PyTree:
-    # Zeros at padding: mixed with a longer sequence, it must not add anything.
+    # Padding must not contribute when mixed with a longer sequence.
     return {"h": h * mask[..., None], "mask": mask}
 
 
 def linear(h: Array, p: Mapping[str, Array], name: str) -> Array:
-    """The linear map `name` of the last axis."""
+    """Applies the linear map `name` to the last axis."""
     return h @ p[f"{name}_kernel"] + p[f"{name}_bias"]
 
 
 def layer_norm(h: Array, p: Mapping[str, Array], name: str, epsilon: float) -> Array:
-    """Layer normalisation over the last axis, with scale and offset `name`."""
+    """Normalizes over the last axis, with scale and offset `name`."""
     centred = h - h.mean(axis=-1, keepdims=True)
     variance = (centred**2).mean(axis=-1, keepdims=True)
     out = centred * jax.lax.rsqrt(variance + epsilon)
@@ -144,53 +144,58 @@ def layer_norm(h: Array, p: Mapping[str, Array], name: str, epsilon: float) -> A
 
 
 def attention(h: Array, mask: Array, p: Mapping[str, Array], heads: int) -> Array:
-    r""":math:`\mathrm{softmax}(QK^\top/\sqrt d)\,V` for each head, `[N, T, H]`.
+    r"""Computes $\mathrm{softmax}(QK^\top/\sqrt d)\,V$ for each head, `[N, T, H]`.
 
     Args:
       h: `[N, T, H]`.
-      mask: `[N, T]`, 0 for tokens that none may look at.
-      p: parameters of the maps query, key and value.
-      heads: into how many parts the H numbers are cut.
+      mask: `[N, T]`, 0 for positions that are not attended to.
+      p: parameters of the query, key and value maps.
+      heads: number of heads, which divide the H features.
     """
     query, key, value = (
         linear(h, p, name).reshape(*h.shape[:2], heads, -1)
         for name in ("query", "key", "value")
     )
     scores = jnp.einsum("nqhd,nkhd->nhqk", query, key) / np.sqrt(query.shape[-1])
-    # The lowest number rather than -inf: a sequence of padding alone stays finite.
+    # Not -inf, so the output of a sequence without tokens is finite.
     lowest = jnp.finfo(scores.dtype).min
     scores = jnp.where(mask[:, None, None, :] > 0, scores, lowest)
     out = jnp.einsum("nhqk,nkhd->nqhd", jax.nn.softmax(scores), value)
     return out.reshape(h.shape)
 
 
-# --------------------------------------------------------------------- the network
+# ------------------------------------------------------------------------- backbone
 
 
 def albert(
     pretrained: str | os.PathLike[str] | None = None, pool: str = "first", **sizes: int
 ) -> Stack:
-    """ALBERT with a fully connected layer on top.
+    """Creates ALBERT with a fully connected output layer.
 
-    The layers are: 0, the embeddings; 1 to L, the encoder layer, whose parameters are
-    those of layer 1 each time; L + 1, the pooling; L + 2, a fully connected layer with
-    tanh, the first of the two of the paper's classifier. The second is the head that a
-    gradient-based learner puts on top; a metric-based one compares what the first
-    gives. ALBERT's own classifier is made in this way, so with `first` the layer
-    starts from the checkpoint's pooler, where it has one.
+    Layer 0 is the embeddings; layers 1 to L are the encoder layer with shared
+    parameters, stored in layer 1; layer L + 1 is the pooling; layer L + 2 is a fully
+    connected layer with tanh, the first of the two layers of the paper's classifier.
+    The second is the head of a gradient-based learner; a metric-based learner compares
+    the outputs of the first. With `pool="first"` layer L + 2 starts from the pooler of
+    the checkpoint, if it has one.
 
     Args:
-      pretrained: folder of a checkpoint that parameters start from, see
-        `load_pretrained`; None for random ones.
-      pool: how a sequence becomes a vector, `first` or `mean`, see `Pool`.
-      **sizes: fields of `AlbertConfig`, if there is no checkpoint to tell them.
+      pretrained: folder of a Hugging Face checkpoint of ALBERT, version 2, to
+        initialize from; None for random initialization.
+      pool: `first` for the vector of the first token, `mean` for the mean over tokens.
+      **sizes: sizes of the network, only without `pretrained`: `vocabulary`,
+        `embedding`, `hidden`, `layers`, `heads`, `intermediate`, `positions`,
+        `token_types` and `epsilon`; the defaults are those of `albert-base-v2`.
+
+    Raises:
+      InputError: if an option is invalid or the checkpoint can't be read.
     """
     if pool not in POOLS:
         raise unknown_name("pooling of ALBERT", pool, POOLS)
     check_options("backbone albert", AlbertConfig, sizes)
     if pretrained is not None and sizes:
         raise InputError(
-            f"ALBERT's sizes are those of the checkpoint {pretrained}; leave out "
+            f"ALBERT's sizes are those of the checkpoint {pretrained}; remove "
             f"{', '.join(sizes)}, or pretrained"
         )
     start = None if pretrained is None else load_pretrained(pretrained)

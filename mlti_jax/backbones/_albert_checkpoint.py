@@ -1,4 +1,4 @@
-"""ALBERT's sizes and parameters, and reading them from a Hugging Face checkpoint."""
+"""Sizes and parameters of ALBERT, and a reader of Hugging Face checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlti_jax.errors import InputError
 Shapes = dict[str, tuple[int, ...]]
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 DOWNLOAD = (
-    "give the folder of a Hugging Face checkpoint of ALBERT, version 2, with"
+    "expected the folder of a Hugging Face checkpoint of ALBERT, version 2, with"
     f" {CONFIG} and {WEIGHTS}"
 )
 
@@ -28,14 +28,14 @@ class AlbertConfig:
 
     Attributes:
       vocabulary: number of tokens.
-      embedding: length E of a token's vector.
+      embedding: length E of a token embedding.
       hidden: length H of a hidden vector.
-      layers: how many times the encoder layer is run.
-      heads: heads of attention; they share the H numbers out.
-      intermediate: width of the feed-forward part.
-      positions: the longest sequence.
-      token_types: kinds of segments; titles are all of the first.
-      epsilon: of the layer normalisation.
+      layers: number of times the encoder layer is applied.
+      heads: number of attention heads, which divide the H features.
+      intermediate: width of the feed-forward block.
+      positions: length of the longest sequence.
+      token_types: number of segment types; titles use the first.
+      epsilon: epsilon of the layer normalization.
     """
 
     vocabulary: int = 30_000
@@ -48,17 +48,17 @@ class AlbertConfig:
     token_types: int = 2
     epsilon: float = 1e-12
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in SIZES:
             check_range(f"ALBERT's {field}", getattr(self, field), 10**6)
         if self.hidden % self.heads:
             raise InputError(
-                f"ALBERT's hidden is {self.hidden}, not a multiple of heads "
+                f"ALBERT's hidden is {self.hidden}; expected a multiple of heads "
                 f"({self.heads})"
             )
 
 
-# What config.json calls each size.
+# Names of the sizes in config.json.
 SIZES = {
     "vocabulary": "vocab_size",
     "embedding": "embedding_size",
@@ -70,7 +70,7 @@ SIZES = {
     "token_types": "type_vocab_size",
 }
 
-# What a checkpoint calls each parameter. Kernels are transposed there.
+# Names of the parameters in a checkpoint, where kernels are transposed.
 _LAYER = "encoder.albert_layer_groups.0.albert_layers.0."
 NAMES = {
     "embeddings": {
@@ -105,7 +105,7 @@ NAMES = {
 
 
 def shapes(config: AlbertConfig) -> dict[str, Shapes]:
-    """The shape of every parameter, by module and name as in `NAMES`."""
+    """Returns the shape of every parameter, by module and name as in `NAMES`."""
     e, h, w = config.embedding, config.hidden, config.intermediate
     encoder: Shapes = {}
     for name in ("query", "key", "value", "out"):
@@ -131,11 +131,11 @@ def shapes(config: AlbertConfig) -> dict[str, Shapes]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pretrained:
-    """A checkpoint; equal to itself alone, so that modules that hold it can be.
+    """A checkpoint; compared by identity, which makes modules hashable.
 
     Attributes:
-      config: its sizes.
-      params: arrays by module and name, as in `NAMES`; without `dense` where the
+      config: sizes of the network.
+      params: arrays by module and name, as in `NAMES`; without `dense` if the
         checkpoint has no pooler.
     """
 
@@ -147,8 +147,11 @@ def load_pretrained(directory: str | os.PathLike[str]) -> Pretrained:
     """Reads a Hugging Face checkpoint of ALBERT, version 2.
 
     Args:
-      directory: a folder with `config.json` and `model.safetensors`, of the bare
-        encoder or of a network that has it as its part `albert`.
+      directory: folder with `config.json` and `model.safetensors`, of the bare encoder
+        or of a model that contains it as `albert`.
+
+    Raises:
+      InputError: if a file is missing or damaged, or is not such a checkpoint.
     """
     safetensors = extras.require("safetensors", "text")
     directory = pathlib.Path(directory)
@@ -159,7 +162,7 @@ def load_pretrained(directory: str | os.PathLike[str]) -> Pretrained:
             params = _read_params(path, file, shapes(config))
     except safetensors.SafetensorError as error:
         raise InputError(
-            f"{path} can't be read ({error}): it is damaged or cut off; download it "
+            f"can't read {path} ({error}): it is damaged or truncated; download it "
             "again"
         ) from error
     return Pretrained(config, params)
@@ -167,7 +170,7 @@ def load_pretrained(directory: str | os.PathLike[str]) -> Pretrained:
 
 def _existing(path: pathlib.Path) -> pathlib.Path:
     if not path.is_file():
-        raise InputError(f"there is no file {path}; {DOWNLOAD}")
+        raise InputError(f"{path} not found; {DOWNLOAD}")
     return path
 
 
@@ -175,10 +178,12 @@ def _read_config(path: pathlib.Path) -> AlbertConfig:
     try:
         found = json.loads(path.read_bytes())
     except ValueError as error:
-        raise InputError(f"{path} is no JSON ({error}); download it again") from error
+        raise InputError(
+            f"{path} is not valid JSON ({error}); download it again"
+        ) from error
     if not isinstance(found, dict):
-        raise InputError(f"{path} holds no JSON object; download it again")
-    # Of what a configuration can change besides sizes, this is all that there is.
+        raise InputError(f"{path} is not a JSON object; download it again")
+    # The only supported values of the options besides sizes.
     expected = {
         "model_type": "albert",
         "hidden_act": "gelu_new",
@@ -205,7 +210,7 @@ def _read_config(path: pathlib.Path) -> AlbertConfig:
 def _read_params(
     path: pathlib.Path, file: Any, expected: dict[str, Shapes]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """The parameters of all parts that the open file has."""
+    """Reads the parameters of all parts that the open file has."""
     stored = set(file.keys())
     prefix = "albert." if any(name.startswith("albert.") for name in stored) else ""
     pooler = all(prefix + name in stored for name in NAMES["dense"].values())
@@ -224,20 +229,20 @@ def _read_params(
 def _read_tensor(
     path: pathlib.Path, file: Any, name: str, shape: tuple[int, ...], transposed: bool
 ) -> np.ndarray:
-    """A tensor as float32 of our `shape`."""
-    if name not in file.keys():  # noqa: SIM118, the file is no mapping
+    """Reads a tensor as float32 of `shape`."""
+    if name not in file.keys():  # noqa: SIM118, the file is not iterable
         raise InputError(f"{path} has no tensor {name}; {DOWNLOAD}")
     values = file.get_tensor(name).astype(np.float32)
     stored_shape = shape[::-1] if transposed else shape
     if values.shape != stored_shape:
         raise InputError(
             f"{path}: the tensor {name} has shape {list(values.shape)}; expected "
-            f"{list(stored_shape)} by {CONFIG}; the two files are not of one "
-            "checkpoint: download both again"
+            f"{list(stored_shape)} from {CONFIG}; the two files belong to different "
+            "checkpoints: download both again"
         )
     if not np.isfinite(values).all():
         raise InputError(
             f"{path}: the tensor {name} has NaN or infinite values; download the file "
-            "again, or take an earlier checkpoint"
+            "again, or use an earlier checkpoint"
         )
     return values.T if transposed else values

@@ -1,13 +1,13 @@
-"""What networks for text share, and the light one: the mean of word vectors.
+"""Shared code of text backbones, and `word_mean`, the mean of word vectors.
 
-The input of a text network is `{"ids": [N, T], "mask": [N, T]}`: the numbers of the
-tokens, whole, and what is above 0 where a token is real and 0 where it is padding.
-Networks that keep the sequence hand `{"h": [N, T, H], "mask": [N, T]}` from layer to
-layer, with zeros in `h` at padding. Interpolation mixes both leaves alike, which makes
-the mask of a mixed sequence positive wherever one of the two has a token: the union,
-as soon as a layer reads it by `real`. What the shorter one adds there is zero.
+The input of a text backbone is `{"ids": [N, T], "mask": [N, T]}`: integer token ids,
+and a mask that is positive for tokens and 0 for padding. Layers that keep the sequence
+pass on `{"h": [N, T, H], "mask": [N, T]}` with zeros in `h` at padding. Interpolation
+mixes both leaves, so the mask of a mixed sequence is positive wherever one of the two
+has a token. `token_mask` turns it into the union of both masks, and the shorter
+sequence contributes zeros there.
 
-Tokens themselves have no mean: interpolate at the layers from 1 up.
+Token ids can't be interpolated: use layers from 1 on.
 """
 
 from __future__ import annotations
@@ -30,82 +30,87 @@ WORDLLAMA_TENSOR = "embedding.weight"
 
 
 def tokens(x: PyTree) -> tuple[Array, Array]:
-    """The tokens `[N, T]` and their mask, of zeros and ones, from a network's input."""
+    """Checks the input of a text backbone and returns ids and 0/1 mask, `[N, T]` each.
+
+    Raises:
+      InputError: if the input has another structure, dtype or shape.
+    """
     if not isinstance(x, dict) or not {"ids", "mask"} <= set(x):
         raise InputError(
-            "a text network takes {'ids': [N, T], 'mask': [N, T]}, got "
+            "a text backbone takes {'ids': [N, T], 'mask': [N, T]}, got "
             f"{sorted(x) if isinstance(x, dict) else type(x).__name__}; load the "
-            "dataset with features of tokens"
+            "dataset with token features"
         )
     ids, mask = x["ids"], x["mask"]
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise InputError(
-            f"ids of tokens are {ids.dtype}; expected whole numbers. Tokens can't be "
-            "interpolated: take layers from 1 up"
+            f"token ids have dtype {ids.dtype}; expected integers. Tokens can't be "
+            "interpolated: use layers from 1 on"
         )
     if ids.shape != mask.shape or ids.ndim != 2:
         raise InputError(
-            f"ids have shape {ids.shape} and mask {mask.shape}; expected [N, T] twice"
+            f"ids have shape {ids.shape} and mask {mask.shape}; expected both [N, T]"
         )
-    return ids, real(mask)
+    return ids, token_mask(mask)
 
 
-def real(mask: Array) -> Array:
-    """1 where there is a token and 0 at padding; see above on mixed sequences."""
+def token_mask(mask: Array) -> Array:
+    """Returns 1 for tokens and 0 for padding, also for a mixed mask."""
     return (mask > 0).astype(jnp.float32)
 
 
 def look_up(table: Array, ids: Array) -> Array:
-    """Rows of a table, float32 `[N, T, D]`; NaN for a token that it does not have.
+    """Looks up rows of a table, float32 `[N, T, D]`.
 
-    Indexing would take the table's last row instead, and the mistake be hidden.
+    Ids outside the table give NaN. Indexing would return the last row instead and hide
+    the error.
     """
     rows = jnp.take(table, ids, axis=0, mode="fill", fill_value=jnp.nan)
     return rows.astype(jnp.float32)
 
 
 def masked_mean(h: Array, mask: Array) -> Array:
-    """The mean over the tokens, `[N, T, D]` to `[N, D]`; zero where there is none."""
+    """Returns the mean over tokens, `[N, T, D]` to `[N, D]`; 0 without tokens."""
     count = mask.sum(axis=1, keepdims=True)
     return jnp.einsum("ntd,nt->nd", h, mask) / jnp.maximum(count, 1.0)
 
 
-# ------------------------------------------------------------------ the mean of words
+# ------------------------------------------------------------------------ word_mean
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """Word vectors `[V, D]`; a table is equal to itself alone, so modules can be."""
+    """Word vectors `[V, D]`; compared by identity, which makes modules hashable."""
 
     vectors: Array
 
 
 @functools.cache
 def wordllama_table() -> Table:
-    """The 32,000 vectors of length 256 that come with wordllama, float16."""
+    """Loads the 32,000 vectors of length 256 of the package wordllama, float16."""
     safetensors = extras.require("safetensors", "text")
-    # The package's own loader looks the file up on a hub, so it needs a network.
+    # The package's own loader needs network access.
     path = extras.package_file("wordllama", WORDLLAMA_TABLE, "text")
     try:
         with safetensors.safe_open(path, "numpy") as file:
             vectors = file.get_tensor(WORDLLAMA_TENSOR)
     except safetensors.SafetensorError as error:
         raise InputError(
-            f"{path} can't be read ({error}); install wordllama again"
+            f"can't read {path} ({error}); install wordllama again"
         ) from error
     return Table(jnp.asarray(vectors))
 
 
 class TokenMean(nn.Module):
-    """The direction of the mean of a title's word vectors: `{ids, mask}` to `[N, D]`.
+    """Normalized mean of the word vectors of a title: `{ids, mask}` to `[N, D]`.
 
-    The mean of few words is longer than that of many, which says nothing of what they
-    mean and rules distances; so it is brought to length 1.
+    The norm of the mean decreases with the number of words. It carries no meaning but
+    would dominate distances, so the mean is scaled to norm 1.
 
     Attributes:
       table: the vectors.
-      train_table: whether they are parameters. If not, they are a constant of the
-        compiled program, and so neither in a gradient nor in a checkpoint.
+      train_table: whether the vectors are parameters. Otherwise they are a constant of
+        the compiled program, without gradients and not saved in checkpoints.
     """
 
     table: Table
@@ -128,18 +133,19 @@ def word_mean(
     norm: bool = True,
     train_table: bool = False,
 ) -> Stack:
-    """The mean of wordllama's vectors at length 1, then fully connected blocks.
+    """Creates a backbone of wordllama's mean word vectors and fully connected blocks.
 
-    A stand-in for ALBERT (App. E.8) that is there once installed and cheap to run; as
-    with ALBERT, the default has one block, which a learner's head follows.
+    A cheap replacement of ALBERT (App. E.8) that needs no download. Like ALBERT's, the
+    default has one block before a learner's head.
 
     Args:
-      hidden: outputs of each block.
-      slope: of the leaky ReLU; 0 is ReLU.
-      dropout: share of each block's outputs set to zero in training.
-      norm: whether each block has a batch-norm. It gives features a scale that inner
-        learning rates suit; squared distances are far too large at that scale.
-      train_table: whether the vectors are trained too.
+      hidden: number of outputs of each block.
+      slope: slope of the leaky ReLU; 0 for ReLU.
+      dropout: dropout rate of each block's outputs in training.
+      norm: whether each block has batch normalization. Its feature scale suits inner
+        learning rates of gradient-based learners, but squared distances of
+        metric-based learners become far too large.
+      train_table: whether to train the word vectors too.
     """
     blocks = dense_blocks(hidden, slope, dropout, norm)
     return Stack((TokenMean(wordllama_table(), train_table), *blocks))

@@ -69,7 +69,10 @@ def first_rows(prepared: DatasetBuilder, split: str, groups: int | None) -> rang
 
 
 def read(
-    prepared: DatasetBuilder, split: str, fields: Iterable[str], rows: Sequence[int]
+    prepared: DatasetBuilder,
+    split: str,
+    fields: Iterable[str],
+    rows: Sequence[int] | np.ndarray,
 ) -> dict[str, np.ndarray]:
     """Reads some records of a split.
 

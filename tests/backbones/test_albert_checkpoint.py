@@ -1,4 +1,4 @@
-"""What is read from files: ALBERT's checkpoints, against transformers; tokenizers."""
+"""Checkpoints of ALBERT against transformers, and token features of Huffpost."""
 
 import functools
 import json
@@ -63,7 +63,7 @@ def save_checkpoint(folder, seed=0, change=None, prefix="", pooler=True, **field
     return folder
 
 
-def test_checkpoint_is_where_parameters_start(tmp_path):
+def test_checkpoint_initializes_parameters(tmp_path):
     folder = save_checkpoint(tmp_path / "a")
     loaded = load_pretrained(folder)
     assert loaded.config == AlbertConfig(**ALBERT_SIZES)
@@ -73,14 +73,14 @@ def test_checkpoint_is_where_parameters_start(tmp_path):
     assert len(stack) == len(params) == 6
     for layer, part in ((0, "embeddings"), (1, "encoder"), (5, "dense")):
         chex.assert_trees_all_close(params[layer], loaded.params[part])
-    # Another key, the same parameters, but for what the checkpoint does not have.
+    # Another key gives the same parameters, except those not in the checkpoint.
     stack = backbones.albert(pretrained=folder, pool="mean")
     other, _ = stack.init(jax.random.key(1), x)
     chex.assert_trees_all_close(other[:5], params[:5])
     assert np.abs(other[5]["kernel"] - params[5]["kernel"]).max() > 0.01
 
 
-def test_checkpoint_of_a_larger_network(tmp_path):
+def test_checkpoint_of_a_larger_model(tmp_path):
     bare = load_pretrained(save_checkpoint(tmp_path / "a", pooler=False))
     part = save_checkpoint(tmp_path / "b", prefix="albert.", pooler=False)
     chex.assert_trees_all_close(load_pretrained(part).params, bare.params)
@@ -128,7 +128,7 @@ def test_missing_and_damaged_files(tmp_path, name):
     with pytest.raises(InputError, match=f"{name} .*download it again"):
         load_pretrained(folder)
     path.unlink()
-    with pytest.raises(InputError, match=f"no file .*{name}; give the folder"):
+    with pytest.raises(InputError, match=f"{name} not found; expected the folder"):
         load_pretrained(folder)
 
 
@@ -167,7 +167,7 @@ def test_albert_equals_transformers(tmp_path, kind):
     model = getattr(transformers, kind)(config).eval()
     with torch.no_grad():
         for name, values in model.named_parameters():
-            # Normalisation far from the identity, biases far from zero.
+            # Normalization far from the identity, biases far from zero.
             noise = 0.3 * torch.randn(values.shape)
             scale = "norm.weight" in name.lower()
             values.copy_(1 + noise if scale else noise)
@@ -211,7 +211,7 @@ def small(tmp_path_factory):
 
 @pytest.fixture
 def tokenizer_folder(tmp_path):
-    """A tokenizer that knows a few words and marks both ends, as ALBERT's does."""
+    """A tokenizer of a few words with start and end tokens, like ALBERT's."""
     tokenizers = pytest.importorskip("tokenizers")
     words = ["<pad>", "<unk>", "[CLS]", "[SEP]", "common", "word0", "number1"]
     vocabulary = {word: i for i, word in enumerate(words)}
@@ -222,7 +222,7 @@ def tokenizer_folder(tmp_path):
     made.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    made.enable_padding(length=40)  # must not matter
+    made.enable_padding(length=40)  # must have no effect
     made.save(str(tmp_path / "tokenizer.json"))
     return tmp_path
 
@@ -247,7 +247,7 @@ def test_features_of_a_checkpoint(small, tokenizer_folder):
     cut = load(max_tokens=4).train.x
     np.testing.assert_array_equal(cut["ids"][0], [2, 4, 5, 3])
     assert load().test.x["ids"].shape == (30, 32)
-    # In a task, ids stay whole and the mask can be mixed.
+    # In a task, ids stay integers and the mask can be mixed.
     task = data.sample_task(splits.train, KEY, ways=3, shots=1, queries=2)
     assert task.query.x["ids"].dtype == jnp.int32
     assert task.query.x["mask"].dtype == jnp.float32
@@ -287,7 +287,7 @@ def test_bad_features(small, tokenizer_folder, options, message):
         data.load("huffpost", data_dir=small, features="albert", **options)
 
 
-def test_file_that_is_no_tokenizer(small, tokenizer_folder):
+def test_invalid_tokenizer_file(small, tokenizer_folder):
     path = tokenizer_folder / "tokenizer.json"
     path.write_text("{}")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Networks for text: ALBERT, word vectors, masks; see also `test_albert_checkpoint`."""
+"""Text backbones: ALBERT, word vectors and masks."""
 
 import functools
 
@@ -23,14 +23,14 @@ from tests.support.text_cases import ALBERT_SIZES, sentences
 
 KEY = jax.random.key(0)
 SMALL = functools.partial(backbones.albert, **ALBERT_SIZES)
-SEQUENCE_LAYERS = range(1, 5)  # whose input is a sequence; 4 is the pooling
+SEQUENCE_LAYERS = range(1, 5)  # layers with a sequence as input; 4 is the pooling
 TABLE = text.Table(jax.random.normal(KEY, (50, 6)))
-# What `word_mean` is, with a small table.
+# `word_mean` with a small table.
 WORDS = Stack((text.TokenMean(TABLE), backbones.DenseBlock(7, norm=False)))
 
 
 def text_task(seed=0, ways=3, shots=2):
-    """Sentences of 2 to 7 tokens in support and query, as from a pool."""
+    """A task of sentences with 2 to 7 tokens, as from a pool."""
     size = ways * shots
     lengths = np.random.default_rng(seed).integers(2, 8, 2 * size)
     x = take_inputs(sentences(lengths, 8, seed), jnp.arange(2 * size))
@@ -50,7 +50,7 @@ def text_task(seed=0, ways=3, shots=2):
     [(SMALL(), 32), (SMALL(pool="mean"), 32), (WORDS, 7)],
     ids=["first", "mean", "words"],
 )
-def test_every_split_gives_the_whole(stack, embedding):
+def test_every_split_equals_the_whole(stack, embedding):
     stack = stack.append(Head(5))
     x = sentences([1, 4, 9, 0], 9)
     params, state = jax.jit(stack.init)(KEY, x)
@@ -94,7 +94,7 @@ def test_tied_layers_have_one_set_of_parameters():
     chex.assert_trees_all_close(shared[1], summed, rtol=1e-4, atol=1e-5)
 
 
-def test_tied_layers_keep_running_averages_of_their_own():
+def test_tied_layers_have_separate_running_averages():
     block = backbones.DenseBlock(4)
     stack = Stack((block, block), (0, 0))
     x = jax.random.normal(KEY, (6, 4))
@@ -105,7 +105,7 @@ def test_tied_layers_keep_running_averages_of_their_own():
     assert np.abs(means[0] - means[1]).max() > 1e-3
 
 
-def test_tokens_that_the_table_lacks_are_not_hidden():
+def test_ids_outside_the_table_give_nan():
     stack = SMALL()
     x = sentences([2, 2], 2)
     params, state = stack.init(KEY, x)
@@ -121,7 +121,7 @@ def test_tokens_that_the_table_lacks_are_not_hidden():
     [
         (jnp.ones((2, 3)), "takes {'ids'"),
         ({"ids": jnp.ones((2, 3), int)}, r"got \['ids'\]"),
-        ({"ids": jnp.ones((2, 3)), "mask": jnp.ones((2, 3))}, "layers from 1 up"),
+        ({"ids": jnp.ones((2, 3)), "mask": jnp.ones((2, 3))}, "layers from 1 on"),
         ({"ids": jnp.ones((2, 3), int), "mask": jnp.ones((2, 4))}, "shape .2, 3."),
     ],
 )
@@ -135,7 +135,7 @@ def test_bad_inputs(stack, x, message):
     [
         ({"pool": "last"}, "unknown pooling of ALBERT 'last'; choose .* first, mean"),
         ({"width": 3}, "unknown option of backbone albert 'width'"),
-        ({"heads": 5}, "hidden is 32, not a multiple of heads .5."),
+        ({"heads": 5}, "hidden is 32; expected a multiple of heads .5."),
         ({"layers": 0}, "ALBERT's layers is 0"),
         ({"pretrained": "folder"}, "sizes are those of the checkpoint folder"),
     ],
@@ -146,7 +146,7 @@ def test_bad_options(options, message):
 
 
 def test_sequences_longer_than_the_positions():
-    with pytest.raises(InputError, match="13 tokens, but ALBERT knows 12 positions"):
+    with pytest.raises(InputError, match="13 tokens, but ALBERT has 12 positions"):
         SMALL().init(KEY, sentences([13], 13))
 
 
@@ -161,7 +161,7 @@ def albert_variables(pool="mean"):
 
 @functools.cache
 def mixed_output(pool, layer):
-    """What the network makes of two sets of sentences, mixed at a layer."""
+    """A function that mixes two sets of sentences at a layer and runs the rest."""
     stack, params, state = albert_variables(pool)
 
     @jax.jit
@@ -177,15 +177,15 @@ def mixed_output(pool, layer):
 @pytest.mark.parametrize("layer", SEQUENCE_LAYERS)
 def test_padding_has_no_influence_on_mixed_sequences(pool, layer):
     run, lengths = mixed_output(pool, layer), ([2, 5, 6, 1], [6, 5, 3, 2])
-    # The longest sentence has 6 tokens: further ones are padding in both.
+    # The longest sentence has 6 tokens; the rest is padding in both.
     narrow = run(*(sentences(n, 6, seed) for seed, n in enumerate(lengths)), 0.3)
     wide = run(*(sentences(n, 10, seed) for seed, n in enumerate(lengths)), 0.3)
     np.testing.assert_allclose(wide[1], narrow[1], atol=1e-5)
-    # Nor have other tokens in the place of padding.
+    # Other ids at padding have no effect either.
     x_i, x_j = (sentences(n, 6, seed) for seed, n in enumerate(lengths))
     x_i["ids"] = jnp.where(x_i["mask"], x_i["ids"], 7)
     np.testing.assert_allclose(run(x_i, x_j, 0.3)[1], narrow[1], atol=1e-5)
-    # While a real one of the longer sequence counts.
+    # A token of the longer sequence has an effect.
     x_j["ids"] = x_j["ids"].at[0, 5].add(1)
     changed = np.abs(run(x_i, x_j, 0.3)[1] - narrow[1]).max(axis=1)
     assert changed[0] > 1e-4
@@ -205,13 +205,13 @@ def test_mask_of_a_mixed_sequence_is_the_union(layer):
     )
     by_hand = 0.7 * h_i * m_i[..., None] + 0.3 * h_j * m_j[..., None]
     np.testing.assert_allclose(h["h"], by_hand, atol=1e-6)
-    # With the union, of zeros and ones, given to the layers above from the start.
+    # The same with the union of the masks passed to the layers above.
     by_hand = {"h": jnp.asarray(by_hand), "mask": jnp.asarray(union, jnp.int32)}
     expected, _ = stack.apply(params, state, by_hand, layer)
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
-def test_a_share_of_one_leaves_the_first_sequence_as_it_is():
+def test_lam_1_keeps_the_first_sequence():
     stack, params, state = albert_variables()
     x_i, x_j = sentences([2, 4], 5, 1), sentences([5, 1], 5, 2)
     _, out = mixed_output("mean", 2)(x_i, x_j, 1.0)
@@ -266,7 +266,7 @@ def test_tokens_are_not_interpolated():
     task = text_task(1)
     variables = learner.init(KEY, task.support.x)
     mixed = itp.non_label_sharing(KEY, task, text_task(2), 0.4)
-    with pytest.raises(InputError, match="can't be interpolated: take layers from 1"):
+    with pytest.raises(InputError, match="can't be interpolated: use layers from 1"):
         learner.loss(variables, mixed, TaskContext(KEY, True), 0)
 
 

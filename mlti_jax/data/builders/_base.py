@@ -22,7 +22,9 @@ Example = dict[str, Any]
 T = TypeVar("T")
 
 
-class DatasetBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
+class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
+    tfds.core.ShardBasedBuilder, skip_registration=True
+):
     """A dataset that is read from files which the user has downloaded.
 
     Each split is one shard: TFDS's generator-based builders sort the examples, which

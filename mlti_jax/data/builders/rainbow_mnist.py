@@ -227,7 +227,9 @@ def load(
     return Splits(
         name="rainbow_mnist",
         setting="label_sharing",
-        **pools,
+        train=pools["train"],
+        validation=pools["validation"],
+        test=pools["test"],
         note=_note(origin, available, used, folder),
         source=source,
         images_per_class=used,
