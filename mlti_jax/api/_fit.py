@@ -312,7 +312,7 @@ def compare(
     verbose: bool = True,
     overrides: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Fit a learner with each strategy and compares them on the same test tasks.
+    """Fit a learner with each strategy and compare them on the same test tasks.
 
     All start from the same network and the same data. The interval covers the choice of
     test tasks, not the randomness of training: compare with several seeds.
@@ -320,10 +320,15 @@ def compare(
     Args:
       tasks: as in `fit`.
       strategies: two or more names; the others are compared with the first.
-      learner, ways, shots, steps, seed, overrides: as in `fit`, for all strategies.
+      learner: the learner of all strategies, as in `fit`.
+      ways: classes per task, as in `fit`.
+      shots: support samples per class, as in `fit`.
+      steps: number of meta-training steps of each strategy.
+      seed: seed of initialization and training, the same for all strategies.
       workdir: directory with one work directory per strategy; None keeps everything in
         memory.
       verbose: whether to print choices, progress and results.
+      overrides: fields of the config by name, as in `fit`.
     """
     names = tuple(strategies)
     if isinstance(strategies, str) or len(names) < 2 or len(set(names)) < len(names):

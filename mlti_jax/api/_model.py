@@ -256,7 +256,9 @@ class FittedLearner:
           tasks: `Splits`, whose test pool is used; or a pool, whose samples are used
             without conversion; None for the data that the learner was fitted on.
           num_tasks: number of tasks.
-          ways, shots, queries: the size of a task; by default that of `fit`.
+          ways: classes per task; None for that of `fit`.
+          shots: support samples per class; None for that of `fit`.
+          queries: query samples per class; None for that of `fit`.
         """
         check_range("num_tasks", num_tasks, 10**7, smallest=2)
         tasks = self.splits if tasks is None else tasks
