@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 
 import mlti_jax
+from mlti_jax.backbones._registry import BACKBONES
+from mlti_jax.learners._registry import LEARNERS
+from mlti_jax.strategies._registry import STRATEGIES
 from mlti_jax.types import Batch, Task
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -64,10 +67,10 @@ def test_readme_fits_own_tasks():
 @pytest.mark.parametrize(
     "family",
     [
-        mlti_jax.backbones.BACKBONES,
+        BACKBONES,
         mlti_jax.data.DATASETS,
-        mlti_jax.learners.LEARNERS,
-        mlti_jax.strategies.STRATEGIES,
+        LEARNERS,
+        STRATEGIES,
     ],
     ids=["backbones", "datasets", "learners", "strategies"],
 )

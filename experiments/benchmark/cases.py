@@ -14,7 +14,9 @@ import numpy as np
 
 from mlti_jax import backbones, learners, strategies
 from mlti_jax._internal.checks import unknown_name
+from mlti_jax.learners._registry import FAMILIES
 from mlti_jax.strategies._objective import check_layers
+from mlti_jax.strategies._registry import check_applicable
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Case:
     @property
     def adapts(self) -> bool:
         """Whether the learner has an inner loop."""
-        return self.learner in learners.FAMILIES["gradient"]
+        return self.learner in FAMILIES["gradient"]
 
 
 # Pools have the size of the paper's training sets; the cells' pool a fifth of it.
@@ -236,7 +238,7 @@ def make_strategy(case: Case, learner: learners.Learner) -> strategies.Strategy:
       InputError: if the strategy does not apply to the learner.
     """
     name = case.strategy if case.interpolation else "vanilla"
-    strategies.check_applicable(name, case.learner)
+    check_applicable(name, case.learner)
     mixing = ("mlti", "intra", "cross", "metamix", "maxup")
     options = {name: {"alpha": case.alpha} for name in mixing}
     strategy = strategies.make(

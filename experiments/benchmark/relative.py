@@ -14,8 +14,8 @@ from experiments.benchmark import timing
 from experiments.benchmark.cases import BIO, RAINBOW, Case
 from experiments.benchmark.program import compile_case
 from mlti_jax.errors import InputError
-from mlti_jax.learners import FAMILIES
-from mlti_jax.strategies import STRATEGIES
+from mlti_jax.learners._registry import FAMILIES
+from mlti_jax.strategies._registry import STRATEGIES
 
 Sides = dict[str, Case]  # the others are compared with the first
 

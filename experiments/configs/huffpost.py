@@ -29,7 +29,7 @@ from ml_collections.config_dict import placeholder
 
 from experiments.config import parse_arg, set_alpha
 from mlti_jax._internal.checks import unknown_name
-from mlti_jax.learners import FAMILIES
+from mlti_jax.learners._registry import FAMILIES
 from mlti_jax.training import base_config
 
 ENCODERS = ("word_mean", "bag_of_words", "albert")

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from experiments.config import parse_arg, set_alpha
-from mlti_jax.learners import FAMILIES
+from mlti_jax.learners._registry import FAMILIES
 from mlti_jax.training import base_config
 
 

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax._internal.checks import unknown_name
-from mlti_jax.backbones import Context, Hook, Stack
+from mlti_jax.backbones import Context, Stack
+from mlti_jax.backbones._stack import Hook
 from mlti_jax.learners._objectives import Objective
 from mlti_jax.types import Array, Batch, PyTree, Task
 

@@ -13,7 +13,8 @@ from functools import partial
 
 import jax
 
-from mlti_jax.backbones import Hook, Stack
+from mlti_jax.backbones import Stack
+from mlti_jax.backbones._stack import Hook
 from mlti_jax.learners._base import (
     Aux,
     Perturbation,

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mlti_jax.backbones import Hook, LinearMap
+from mlti_jax.backbones._stack import Hook, LinearMap
 from mlti_jax.learners._update_rules import Factors
 from mlti_jax.types import Array, PyTree
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
-from mlti_jax.backbones import Head, Stack
+from mlti_jax.backbones import Stack
+from mlti_jax.backbones._layers import Head
 from mlti_jax.errors import InputError
 from mlti_jax.learners._gradient import GradientLearner
 from mlti_jax.learners._objectives import CLASSIFICATION, Objective

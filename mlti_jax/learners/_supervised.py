@@ -15,7 +15,8 @@ import optax
 
 from mlti_jax import ops
 from mlti_jax._internal.checks import check_range
-from mlti_jax.backbones import Head, Stack
+from mlti_jax.backbones import Stack
+from mlti_jax.backbones._layers import Head
 from mlti_jax.errors import InputError
 from mlti_jax.learners._base import (
     Aux,

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax.errors import InputError
-from mlti_jax.learners import Aux, Learner, Perturbation, Variables
+from mlti_jax.learners import Aux, Learner, Variables
+from mlti_jax.learners._base import Perturbation
 from mlti_jax.types import Array, PyTree, Task
 
 # Families of learners that a strategy applies to.
@@ -54,6 +55,16 @@ class Strategy(NamedTuple):
     perturb: Callable[[Variables], Perturbation] | None = None
     transform: Callable[[Task, Array, int], Task] | None = None
     penalty: Callable[[Variables, Aux], Array] | None = None
+
+
+def vanilla() -> Strategy:
+    """Use tasks as they are drawn and average their losses.
+
+    Examples:
+      >>> vanilla().transform is None
+      True
+    """
+    return Strategy("vanilla", applies_to=ANY)
 
 
 def chain(*strategies: Strategy) -> Strategy:
@@ -149,6 +160,11 @@ def each_task(
     Args:
       function: `(key, task) -> task`.
       versions: m, each with its own key.
+
+    Example:
+      >>> strategy = Strategy("same", transform=each_task(lambda key, task: task))
+      >>> strategy.min_tasks
+      1
     """
 
     def transform(tasks: Task, key: Array, size: int) -> Task:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from mlti_jax._internal.checks import check_range
 from mlti_jax.backbones import Context
 from mlti_jax.errors import InputError
-from mlti_jax.learners import Perturbation
+from mlti_jax.learners._base import Perturbation
 from mlti_jax.strategies._base import GRADIENT, Strategy
 
 INITIAL_SPREAD = 0.02  # of V, as in the authors' code; b starts at 0

@@ -12,12 +12,12 @@ from ml_collections.config_dict import FieldReference, placeholder
 
 from mlti_jax._internal.checks import did_you_mean
 from mlti_jax._internal.options import options_of
-from mlti_jax.backbones import BACKBONES
+from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, DomainPool, RegressionPool, Splits
 from mlti_jax.errors import InputError
-from mlti_jax.learners import FAMILIES
 from mlti_jax.learners._maml import gradient_learner
-from mlti_jax.strategies import STRATEGIES
+from mlti_jax.learners._registry import FAMILIES
+from mlti_jax.strategies._registry import STRATEGIES
 
 # Fields that accept None although their default is a number: all remaining samples.
 _OPTIONAL = ("eval.queries",)

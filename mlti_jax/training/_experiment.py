@@ -14,12 +14,15 @@ import optax
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax._internal.checks import unknown_name
+from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, RegressionPool, Splits
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner
+from mlti_jax.learners._registry import LEARNERS
 from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
 from mlti_jax.strategies._objective import check_layers, tasks_per_step
+from mlti_jax.strategies._registry import check_applicable, parse
 from mlti_jax.training._config import fill_in
 from mlti_jax.training._evaluation import Evaluator
 from mlti_jax.training._step import Episode, TrainState, init_state
@@ -126,11 +129,11 @@ def build(
     """
     _check_config(config)
     # Names are checked before the data is loaded, which takes longer.
-    strategies.parse(config.strategy.name)
+    parse(config.strategy.name)
     for kind, name, known in (
-        ("learner", config.learner.name, learners.LEARNERS),
+        ("learner", config.learner.name, LEARNERS),
         # With an empty name, the network is chosen from the data.
-        ("backbone", config.backbone.name, {"", *backbones.BACKBONES}),
+        ("backbone", config.backbone.name, {"", *BACKBONES}),
     ):
         if name not in known:
             raise unknown_name(kind, name, filter(None, known))
@@ -225,8 +228,8 @@ def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
         facts={"base_groups": facts.base_groups, "base_classes": facts.base_classes},
         **_options(config.learner.get(config.learner.name, {})),
     )
-    names = strategies.parse(config.strategy.name)
-    strategies.check_applicable(config.strategy.name, config.learner.name)
+    names = parse(config.strategy.name)
+    check_applicable(config.strategy.name, config.learner.name)
     strategy = strategies.make(
         config.strategy.name,
         setting=strategies.effective_setting(facts.setting, learner),

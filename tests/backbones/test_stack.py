@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mlti_jax import backbones, ops
-from mlti_jax.backbones import BatchNorm, Context, Head
+from mlti_jax.backbones import Context
+from mlti_jax.backbones._layers import BatchNorm, Head
 from mlti_jax.backbones._pose import ADAPTED_LAYERS
 from mlti_jax.backbones._resnet12 import drop_block
 from mlti_jax.errors import InputError

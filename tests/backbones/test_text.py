@@ -12,8 +12,9 @@ from jax import test_util
 from mlti_jax import backbones, learners, ops
 from mlti_jax import interpolation as itp
 from mlti_jax._internal import extras
-from mlti_jax.backbones import Context, Head, Stack
+from mlti_jax.backbones import Context, Stack
 from mlti_jax.backbones import _text as text
+from mlti_jax.backbones._layers import Head
 from mlti_jax.data._pools import take_inputs
 from mlti_jax.data._readers.tokens import wordllama_encoder
 from mlti_jax.errors import InputError

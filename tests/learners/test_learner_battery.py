@@ -17,10 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlti_jax import backbones, learners
+from mlti_jax import learners
 from mlti_jax.backbones import Stack
+from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.errors import InputError
 from mlti_jax.learners import TaskContext
+from mlti_jax.learners import _registry as registry
 from mlti_jax.types import Batch, Task
 from tests.support.learner_table import LEARNERS, NETWORKS, UNREACHED, WAYS, fits
 from tests.support.tasks import KEY
@@ -28,7 +30,7 @@ from tests.support.tasks import KEY
 TASKS = 2
 
 
-def combinations(families=tuple(learners.FAMILIES)):
+def combinations(families=tuple(registry.FAMILIES)):
     """Parametrize a test over the learners of some families and their networks."""
     return pytest.mark.parametrize(
         ("learner", "network"),
@@ -41,15 +43,15 @@ def combinations(families=tuple(learners.FAMILIES)):
             )
             for network in NETWORKS
             for family in families
-            for learner in learners.FAMILIES[family]
+            for learner in registry.FAMILIES[family]
             if fits(learner, network)
         ],
     )
 
 
 def test_the_table_is_complete():
-    assert set(LEARNERS) == set(learners.LEARNERS)
-    assert set(NETWORKS) == set(backbones.BACKBONES)
+    assert set(LEARNERS) == set(registry.LEARNERS)
+    assert set(NETWORKS) == set(BACKBONES)
 
 
 # --------------------------------------------------------------------- what is run

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mlti_jax import backbones, learners
+from mlti_jax.backbones._stack import LinearMap
 from mlti_jax.learners import TaskContext
 from mlti_jax.learners._inner_loop import descend
 from mlti_jax.learners._low_rank import LowRankKernel, adapt_low_rank
@@ -123,7 +124,7 @@ def test_low_rank_kernel_by_hand(weighted):
     change = sum(np.outer(left[n], total[n]) for n in range(2))
     kernel = shared + (change * weight if weighted else change)
     np.testing.assert_allclose(adapted_kernel.kernel(), kernel, rtol=1e-5)
-    linear = backbones.LinearMap(x @ shared, shared, None, x)
+    linear = LinearMap(x @ shared, shared, None, x)
     np.testing.assert_allclose(adapted_kernel.hook(x)(1, linear), x @ kernel, rtol=1e-4)
     np.testing.assert_array_equal(adapted_kernel.hook(x)(0, linear), linear.output)
 
@@ -146,7 +147,7 @@ def test_weighted_steps_by_hand(num_steps):
     factors = Factors(h, lambda delta: delta, weight)
 
     def loss(params, index, hook):
-        return (c * hook(0, backbones.LinearMap(None, kernel, None, h))).sum()
+        return (c * hook(0, LinearMap(None, kernel, None, h))).sum()
 
     _, adapted_kernel = adapt_low_rank(
         loss,
@@ -167,7 +168,7 @@ def test_weighted_steps_by_hand(num_steps):
                     h[k, i] * c[k, o] for k in range(n)
                 )
     np.testing.assert_allclose(adapted_kernel.kernel(), expected, rtol=1e-4, atol=1e-5)
-    linear = backbones.LinearMap(x @ kernel, kernel, None, x)
+    linear = LinearMap(x @ kernel, kernel, None, x)
     np.testing.assert_allclose(
         adapted_kernel.hook(x)(0, linear), x @ expected, rtol=1e-4, atol=1e-4
     )

@@ -6,9 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from mlti_jax import learners, strategies
+from mlti_jax import strategies
 from mlti_jax.errors import InputError
+from mlti_jax.learners._registry import FAMILIES
 from mlti_jax.strategies import chain
+from mlti_jax.strategies._registry import STRATEGIES, applies_to, check_applicable
 from tests.support.regulariser_cases import maml, start, tasks  # noqa: F401
 from tests.support.tasks import objective
 
@@ -65,10 +67,10 @@ def test_two_that_perturb_are_refused():
 )
 def test_check_applicable_names_the_families(strategy, learner, reason):
     with pytest.raises(InputError, match=reason):
-        strategies.check_applicable(strategy, learner)
+        check_applicable(strategy, learner)
 
 
-@pytest.mark.parametrize("name", strategies.STRATEGIES)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_applies_to_known_families(name):
-    assert strategies.applies_to(name) <= set(learners.FAMILIES)
-    assert "gradient" in strategies.applies_to(name)
+    assert applies_to(name) <= set(FAMILIES)
+    assert "gradient" in applies_to(name)

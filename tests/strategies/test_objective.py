@@ -10,6 +10,7 @@ from mlti_jax import backbones, interpolation, learners, strategies
 from mlti_jax.errors import InputError
 from mlti_jax.strategies import Strategy, chain
 from mlti_jax.strategies._objective import check_layers, tasks_per_step
+from mlti_jax.strategies._registry import STRATEGIES, parse
 from tests.support.tasks import (
     embed,
     init,
@@ -79,7 +80,7 @@ def test_restrictions_reach_the_partners(name, tasks):
             x=jnp.broadcast_to(scale[:, None, None], tasks.query.x.shape)
         ),
     )
-    strategy = strategies.STRATEGIES[name](**LS)
+    strategy = STRATEGIES[name](**LS)
     transform = jax.jit(lambda key: strategy.transform(tasks, key, 4))
     for seed in range(5):
         mixed = transform(jax.random.key(seed))
@@ -247,4 +248,4 @@ def test_unknown_strategy(names):
 
 def test_a_member_named_twice():
     with pytest.raises(InputError, match="twice"):
-        strategies.parse("vanilla+vanilla")
+        parse("vanilla+vanilla")

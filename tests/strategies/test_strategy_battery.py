@@ -10,7 +10,9 @@ import optax
 import pytest
 
 from mlti_jax import backbones, data, learners, strategies
+from mlti_jax.learners._registry import FAMILIES
 from mlti_jax.strategies._objective import check_layers
+from mlti_jax.strategies._registry import STRATEGIES, applies_to, check_applicable
 from mlti_jax.training import (
     Episode,
     Evaluator,
@@ -53,13 +55,13 @@ def make_strategy(names, learner, setting):
 
 
 def combinations():
-    for family, names in learners.FAMILIES.items():
+    for family, names in FAMILIES.items():
         if family == "supervised":
             continue
         for name in names:
-            for strategy in strategies.STRATEGIES:
+            for strategy in STRATEGIES:
                 for setting in SETTINGS:
-                    if family not in strategies.applies_to(strategy):
+                    if family not in applies_to(strategy):
                         continue
                     if setting == "regression" and name != "maml":
                         continue
@@ -79,7 +81,7 @@ def tasks_of(setting):
 
 def make_learner(name, setting):
     regression = setting == "regression"
-    gradient_based = name in learners.FAMILIES["gradient"]
+    gradient_based = name in FAMILIES["gradient"]
     options = {"steps": 1, "inner_learning_rate": 0.1} if gradient_based else {}
     return learners.make(
         name,
@@ -95,7 +97,7 @@ def test_trains(name, strategy_name, setting):
     learner = make_learner(name, setting)
     strategy = make_strategy(strategy_name, learner, setting)
     check_layers(learner, strategy)
-    strategies.check_applicable(strategy_name, name)
+    check_applicable(strategy_name, name)
     tasks = tasks_of(setting)
     variables = strategies.init_variables(learner, strategy, KEY, tasks.support.x[0])
     layer = strategy.layers[-1]

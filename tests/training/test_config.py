@@ -5,10 +5,10 @@ import functools
 import pytest
 
 from mlti_jax._internal.options import options_of
-from mlti_jax.backbones import BACKBONES
+from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.errors import InputError
-from mlti_jax.learners import LEARNERS
-from mlti_jax.strategies import STRATEGIES
+from mlti_jax.learners._registry import LEARNERS
+from mlti_jax.strategies._registry import STRATEGIES
 from mlti_jax.training import base_config
 from mlti_jax.training._config import flat_fields, restore_config, set_fields
 

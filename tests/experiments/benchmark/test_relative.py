@@ -12,7 +12,8 @@ from experiments.benchmark.cases import BIO, make_learner, make_strategy
 from experiments.benchmark.program import compile_case, memory_of
 from mlti_jax import strategies
 from mlti_jax.errors import InputError
-from mlti_jax.learners import FAMILIES
+from mlti_jax.learners._registry import FAMILIES
+from mlti_jax.strategies import _registry as registry
 from tests.support.small_cases import shrink
 
 
@@ -46,7 +47,7 @@ def test_every_side_of_a_group_runs_and_has_a_row(name):
         assert set(rows) == {*FAMILIES["gradient"], *FAMILIES["metric"]}
         assert result["relative_to"] == "maml"
     if name.startswith("strategies"):
-        assert set(rows) == set(strategies.STRATEGIES)
+        assert set(rows) == set(registry.STRATEGIES)
         assert result["relative_to"] == "vanilla"
     assert rows[result["relative_to"]]["ratio"] == {"time": 1.0, "memory": 1.0}
     for side, row in rows.items():
@@ -66,7 +67,7 @@ def test_row_of_a_strategy_that_cannot_be_built(monkeypatch):
         raise InputError("not with this learner")
 
     few = {"vanilla": strategies.vanilla, "picky": picky}
-    monkeypatch.setattr(strategies, "STRATEGIES", few)
+    monkeypatch.setattr(registry, "STRATEGIES", few)
     monkeypatch.setattr(relative, "STRATEGIES", few)
     result = measure_small("strategies_bio")
     assert list(result["rows"]) == ["vanilla", "picky"]

@@ -9,7 +9,7 @@ from experiments import cli, run
 from experiments.paper import TABLES, Run
 from experiments.tables.jobs import Job, command_arguments, load_config, shell_command
 from mlti_jax.errors import InputError
-from mlti_jax.strategies import check_applicable
+from mlti_jax.strategies._registry import check_applicable
 from tests.support.cli import ROOT, reset_flags
 from tests.support.table_cells import find_cell
 
