@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,7 +42,8 @@ def use_compilation_cache(choice: str, workdir: str) -> None:
         set (`JAX_COMPILATION_CACHE_DIR`) is not changed.
       workdir: work directory of the run.
     """
-    if choice == "off" or jax.config.jax_compilation_cache_dir:
+    configured = jax.config.values["jax_compilation_cache_dir"]
+    if choice == "off" or configured:
         return
     beside = pathlib.Path(workdir).absolute().parent / "compilation_cache"
     path = beside if choice == "beside" else pathlib.Path(choice)
@@ -52,7 +53,7 @@ def use_compilation_cache(choice: str, workdir: str) -> None:
 
 def listing() -> str:
     """Returns the names of all learners, strategies, backbones, datasets, configs."""
-    families = {
+    families: dict[str, Iterable[str]] = {
         "learners": LEARNERS,
         "strategies": STRATEGIES,
         "backbones": BACKBONES,
@@ -115,7 +116,7 @@ def _check_fields(argv: list[str]) -> None:
     everything, sys.argv = sys.argv, [argv[0], *files]
     try:
         flags.FLAGS([argv[0], *files])
-        config = flags.FLAGS["config"].value
+        config: Any = flags.FLAGS["config"].value
     finally:
         sys.argv = everything
         flags.FLAGS.unparse_flags()

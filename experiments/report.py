@@ -32,12 +32,12 @@ FIGURES = "figures"  # folder beside the page
 NOTES = "notes.md"  # in the folder of results; the only part written by hand
 MEASURED = "theory.json"  # in the folder of results, written by `experiments.theory`
 
-SHARED = {"allow_override": True}
+# `allow_override`: other tools define flags with these names too.
 RESULTS = flags.DEFINE_string(
-    "results", str(FOLDER), "Folder of the results.", **SHARED
+    "results", str(FOLDER), "Folder of the results.", allow_override=True
 )
 OUTPUT = flags.DEFINE_string(
-    "output", None, "File to write; default docs/results.md.", **SHARED
+    "output", None, "File to write; default docs/results.md.", allow_override=True
 )
 
 HEAD = """# Results

@@ -55,14 +55,18 @@ from mlti_jax.errors import InputError
 
 flags.declare_key_flag("data_dir")
 flags.adopt_module_key_flags(launch)
-# Other tools define flags with these names too.
-SHARED = {"allow_override": True}
-LIST = flags.DEFINE_bool("list", False, "List the tables, and exit.", **SHARED)
+# `allow_override`: other tools define flags with these names too.
+LIST = flags.DEFINE_bool(
+    "list", False, "List the tables, and exit.", allow_override=True
+)
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Folder for the work directories of all runs.", **SHARED
+    "workdir", None, "Folder for the work directories of all runs.", allow_override=True
 )
 OUTPUT = flags.DEFINE_string(
-    "output", None, "File to write the tables to; default: print them.", **SHARED
+    "output",
+    None,
+    "File to write; default: print the tables.",
+    allow_override=True,
 )
 TABLE = flags.DEFINE_list("table", None, "Names of tables, or all.")
 ALL = flags.DEFINE_bool("all", False, "All tables.")

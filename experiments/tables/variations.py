@@ -11,8 +11,10 @@ from experiments.paper.tables import NOT_IN_PAPER, STRATEGIES, Row, Settings, Ta
 from experiments.tables.formats import pluralize
 
 SHOWN = ("vanilla", "mlti")
-FINGERPRINTS = {"path fingerprints": (("dataset.fingerprint", "path"),)}
-SELECTION = {"other molecules drawn": (("dataset.seed", 1),)}
+FINGERPRINTS: dict[str, Settings] = {
+    "path fingerprints": (("dataset.fingerprint", "path"),)
+}
+SELECTION: dict[str, Settings] = {"other molecules drawn": (("dataset.seed", 1),)}
 
 
 def _steps(*numbers: int) -> dict[str, Settings]:

@@ -1,4 +1,4 @@
-"""Packages that only a part of the project needs."""
+"""Optional dependencies, grouped in extras of the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mlti_jax.errors import InputError
 
 
 def require(package: str, extra: str) -> ModuleType:
-    """Imports a package, or says which extra of the project to install."""
+    """Imports an optional package; `InputError` names the extra if it is missing."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -19,7 +19,7 @@ def require(package: str, extra: str) -> ModuleType:
 
 
 def package_file(package: str, name: str, extra: str) -> pathlib.Path:
-    """A file inside of an installed package, which is not imported."""
+    """Returns a file of an installed package, without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise _missing(package, extra)

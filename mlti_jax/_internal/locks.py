@@ -1,4 +1,4 @@
-"""Keeping two processes from writing into one folder."""
+"""Lock a folder against other processes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from mlti_jax.errors import InputError
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path, flag: str) -> Iterator[None]:
-    """Keeps a second process out of the folder while this one uses it.
+    """Locks a folder while the context is open.
+
+    Does nothing on systems without POSIX file locks.
 
     Args:
-      folder: which must exist.
-      flag: the command-line flag that names the folder, for the error.
+      folder: an existing folder.
+      flag: the flag or argument that names the folder, for the error message.
+
+    Raises:
+      InputError: if another process holds the lock.
     """
     try:
         import fcntl
-    except ImportError:  # not a POSIX system
+    except ImportError:  # Not a POSIX system.
         yield
         return
     with open(folder / ".lock", "w") as file:
@@ -27,7 +32,7 @@ def locked(folder: pathlib.Path, flag: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(
-                f"another process is running in {folder}; wait for it, or use another "
+                f"another process is using {folder}; wait for it, or choose another "
                 f"{flag}"
             ) from None
         yield

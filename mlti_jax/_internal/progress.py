@@ -1,4 +1,4 @@
-"""What a person sees while long work goes on, and how they can stop it."""
+"""Progress bars, messages on stderr, and stopping on a signal."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 from tqdm import tqdm
 
-# Without a terminal there is no bar; a line is written this often instead.
+# Without a terminal, Progress prints lines at this interval instead of a bar.
 SECONDS_BETWEEN_LINES = 10.0
 _SILENT = contextvars.ContextVar("silent", default=False)
 
 
 class Progress:
-    """A progress bar on a terminal, and now and then a line elsewhere.
+    """A progress bar on a terminal; otherwise a line every few seconds.
 
     Args:
-      label: what goes on.
-      total: units of work in all.
-      done: units done before.
-      unit: what they are called.
+      label: description of the work.
+      total: total number of units of work.
+      done: units that were done before.
+      unit: name of a unit.
     """
 
-    def __init__(self, label: str, total: int, done: int = 0, unit: str = "step"):
+    def __init__(
+        self, label: str, total: int, done: int = 0, unit: str = "step"
+    ) -> None:
         self._label, self._total, self._unit = label, total, unit
         self._first, self._done = done, done
         self._start = self._last_line = time.monotonic()
@@ -41,7 +44,7 @@ class Progress:
         )
 
     def update(self, count: int, text: str = "") -> None:
-        """Tells of `count` more units; `text` stands behind the bar."""
+        """Adds `count` units; `text` is shown after the bar."""
         self._done += count
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(count)
@@ -56,28 +59,28 @@ class Progress:
             )
 
     def _time_left(self, rate: float) -> str:
-        # The first of many units often waits for what is done once.
+        # The first units often include compilation or other one-time work.
         if self._done - self._first < 0.001 * self._total:
             return "unknown time"
         return format_seconds(max(0, self._total - self._done) / max(rate, 1e-9))
 
     def close(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         self._bar.close()
 
 
 def say(text: str) -> None:
-    """Prints a line for people, without breaking a progress bar."""
+    """Prints a line to stderr without breaking a progress bar."""
     if _SILENT.get():
         return
-    with contextlib.suppress(OSError):  # Nobody listens any more; the run goes on.
+    with contextlib.suppress(OSError):  # stderr is closed.
         tqdm.write(text, file=sys.stderr)
         sys.stderr.flush()
 
 
 @contextlib.contextmanager
 def silence(silent: bool = True) -> Iterator[None]:
-    """Shows nothing of what goes on inside, if `silent`."""
+    """Suppresses progress bars and messages while the context is open, if `silent`."""
     token = _SILENT.set(silent or _SILENT.get())
     try:
         yield
@@ -86,7 +89,7 @@ def silence(silent: bool = True) -> Iterator[None]:
 
 
 def format_seconds(seconds: float) -> str:
-    """`75` as `1 min 15 s`, `7500` as `2 h 5 min`."""
+    """Formats a duration: `75` as `1 min 15 s`, `7500` as `2 h 5 min`."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"
@@ -96,7 +99,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_metric(name: str, value: float) -> str:
-    """Accuracy as a percentage, other metrics as they are."""
+    """Formats a metric with its name; accuracy as a percentage."""
     if name == "accuracy":
         return f"accuracy {100 * value:.2f} %"
     return f"{name} {value:.4f}"
@@ -104,15 +107,16 @@ def format_metric(name: str, value: float) -> str:
 
 @contextlib.contextmanager
 def stop_signal() -> Iterator[Callable[[], int]]:
-    """Catches SIGTERM and Ctrl-C, so that a run can save before it stops.
+    """Catches SIGTERM and SIGINT (Ctrl-C), to let a run save before it stops.
+
+    A second SIGINT raises `KeyboardInterrupt`.
 
     Yields:
-      A function that gives the signal's number once one has come, else 0. A second
-      Ctrl-C interrupts at once.
+      A function that returns the number of the received signal, or 0.
     """
     received = 0
 
-    def handle(number, frame):
+    def handle(number: int, frame: FrameType | None) -> None:
         nonlocal received
         if received and number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -121,7 +125,7 @@ def stop_signal() -> Iterator[Callable[[], int]]:
     numbers = (signal.SIGTERM, signal.SIGINT)
     try:
         previous = [signal.signal(number, handle) for number in numbers]
-    except ValueError:  # Not in the main thread: nobody can send us signals there.
+    except ValueError:  # Only the main thread receives signals.
         yield lambda: 0
         return
     try:

@@ -189,7 +189,7 @@ def test_concurrent_preparation_raises(tmp_path):
     (out / "pose").mkdir(parents=True)
     with (
         locked(out / "pose", "--data_dir"),
-        pytest.raises(InputError, match="another process is running in .*--data_dir"),
+        pytest.raises(InputError, match="another process is using .*--data_dir"),
     ):
         prepare("pose", folder, out)
 

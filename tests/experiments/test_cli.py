@@ -72,11 +72,11 @@ def cli(monkeypatch, capsys, tmp_path):
         ([RAINBOW, "--config.strategy.name=mlti+metamix"], "both replace the tasks'"),
         (
             [RAINBOW, "--config.learner.name=protonet", "--config.strategy.name=taml"],
-            "strategy taml does not apply to learner protonet: it compares",
+            "strategy taml does not apply to learner protonet: it needs a learner",
         ),
         (
             [RAINBOW, "--config.learner.name=sl"],
-            "strategy mlti does not apply to learner sl.*goes with: vanilla",
+            "strategy mlti does not apply to learner sl.*strategies for sl: vanilla",
         ),
         (
             [
@@ -84,14 +84,14 @@ def cli(monkeypatch, capsys, tmp_path):
                 *("--config.strategy.taml.measure=gini",),
                 "--config.train.meta_batch_size=1",
             ],
-            "raise train.meta_batch_size to at least 2",
+            "train.meta_batch_size is 1; set it to at least 2",
         ),
         (
             [
                 *(RAINBOW, "--config.strategy.name=metareg"),
                 "--config.learner.maml.adapted_layers=(0,1,2,3,4)",
             ],
-            "here there are none",
+            "this learner adapts all of them",
         ),
         ([RAINBOW, "--nonsense=1"], "unknown flag --nonsense"),
         ([RAINBOW, "extra"], "unexpected argument 'extra'"),

@@ -1,4 +1,4 @@
-"""`python -m experiments.predict`: files in, a table of predictions out."""
+"""The command `experiments.predict`."""
 
 import csv
 import re
@@ -41,7 +41,7 @@ def write_table(path, columns):
 
 
 def table(tasks, per_class=8, **extra):
-    """Columns of features, label and task."""
+    """Returns columns of features, label and task."""
     columns = {f"f{i}": [] for i in range(6)} | {"assay": [], "active": []}
     for name in tasks:
         for label in ("no", "yes"):
@@ -106,7 +106,7 @@ def test_arrays(cli, tmp_path):
     assert [row["prediction"] for row in rows] == expected
 
 
-def test_vectors_may_also_come_in_tables(cli, tmp_path):
+def test_learner_of_arrays_accepts_tables(cli, tmp_path):
     fitted("protonet").save(tmp_path / "model")
     (x, y), (query, _) = task("abc", 3)
     columns = {f"gene{i}": x[:, i].tolist() for i in range(6)}
@@ -143,7 +143,7 @@ def test_targets(cli, tmp_path):
 
 
 @pytest.mark.slow
-def test_folders_of_pictures(cli, tmp_path):
+def test_folders_of_images(cli, tmp_path):
     rng = np.random.default_rng(0)
 
     def write(folder, number, brightness):
@@ -181,14 +181,14 @@ def test_folders_of_pictures(cli, tmp_path):
         model=tmp_path / "model", support=tmp_path / "support", query=tmp_path / "query"
     )
     assert code == 2
-    assert "expects pictures alone" in printed.err
+    assert "expects only images" in printed.err
     code, printed = cli(
         model=tmp_path / "model",
         support=tmp_path / "query" / "inner",
         query=tmp_path / "query",
     )
     assert code == 2
-    assert "one folder a class" in printed.err
+    assert "one folder of images per class" in printed.err
 
 
 def test_molecules(cli, tmp_path):
@@ -217,7 +217,7 @@ def test_molecules(cli, tmp_path):
     assert "RDKit can't read the molecule 'not a molecule'" in printed.err
 
 
-def test_a_finished_run_is_a_model_too(cli, tmp_path):
+def test_model_from_a_finished_run(cli, tmp_path):
     names = [f"assay{i}" for i in range(5)]
     write_table(tmp_path / "assays.csv", table(names))
     options = {"path": str(tmp_path / "assays.csv"), "label": "active", "task": "assay"}
@@ -247,14 +247,14 @@ def test_a_finished_run_is_a_model_too(cli, tmp_path):
         ({"model": None}, "--model is missing"),
         ({"query": None}, "--query is missing"),
         ({"model": "nowhere"}, "has no manifest.json"),
-        ({"support": "nowhere.csv"}, "--support=nowhere.csv: there is no such"),
+        ({"support": "nowhere.csv"}, "--support=nowhere.csv: no such file"),
         ({"label": "activ"}, "no column 'activ' .did you mean 'active'"),
         ({"label": "assay"}, "one class only"),
-        ({"output": "no/such/folder.csv"}, "is no file in a directory"),
+        ({"output": "no/such/folder.csv"}, "is not a file in an existing directory"),
         ({"nonsense": 1}, "unknown flag --nonsense"),
     ],
 )
-def test_wrong_input_gets_one_clear_message(
+def test_invalid_input_is_reported_in_one_message(
     cli, table_model, tmp_path, change, message
 ):
     write_table(tmp_path / "support.csv", table(["new"], 4))
@@ -272,7 +272,7 @@ def test_wrong_input_gets_one_clear_message(
     assert re.search(message, printed.err), printed.err
 
 
-def test_files_that_are_wrong(cli, table_model, tmp_path):
+def test_invalid_files(cli, table_model, tmp_path):
     good = table(["new"], 4)
     write_table(tmp_path / "query.csv", good)
     files = {

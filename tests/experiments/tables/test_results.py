@@ -161,9 +161,8 @@ def test_single_seeds_other_steps_and_the_alternative_split(keep):
     text = rendered(keep.folder)
     assert "| ours, disjoint | vs. vanilla, disjoint | runs |" in text
     line = lines_of(text, "MAML | MLTI")[-1]
-    assert (
-        line[3] == "80.00 ± 8.00"
-    )  # the largest number of steps, since the config's is missing
+    # No row has the steps of the config, so the largest number is shown.
+    assert line[3] == "80.00 ± 8.00"
     assert line[5] == "+15.00 ± 9.80"
     assert line[6:8] == ["80.00 ± 8.00", "vanilla not run for 10,000 steps"]
     assert line[8] == "1 seed, 70 of 10,000 steps; disjoint: 1 seed"
