@@ -15,7 +15,7 @@ from mlti_jax.errors import InputError
 from mlti_jax.parallel import Plan, map_tasks, mean_loss, plan_for
 from mlti_jax.strategies import init_variables, meta_objective
 from mlti_jax.training import Episode, Evaluator, init_state, make_run_steps
-from tests.support.tasks import KEY, make_task, stack_tasks
+from tests.support.tasks import KEY, image_pool, make_task, stack_tasks
 
 PLANS = {
     "passes of 1": Plan(tasks_per_pass=1),
@@ -142,16 +142,6 @@ def test_every_kind_of_strategy_gives_the_same_under_every_plan(name, layer, pla
 # ----------------------------------------------------------------- whole steps
 
 EPISODE = Episode(ways=2, shots=1, queries=2)
-
-
-def image_pool():
-    from mlti_jax.data import DomainPool
-
-    rng = np.random.default_rng(0)
-    domain = np.repeat(np.arange(4), 20)
-    label = np.tile(np.repeat(np.arange(2), 10), 4)
-    x = rng.normal(size=(80, 8, 8, 3)) + label[:, None, None, None]
-    return DomainPool.from_arrays(x.astype(np.float32), domain, label)
 
 
 @functools.lru_cache

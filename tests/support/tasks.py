@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax.data import DomainPool
 from mlti_jax.learners import TaskContext
 from mlti_jax.strategies import meta_objective
 from mlti_jax.types import Batch, Task
@@ -32,6 +33,15 @@ def make_task(seed: int, ways=3, shots=2, queries=4, shape=(5,), domain=None) ->
 
     number = seed if domain is None else domain
     return Task(support=batch(shots), query=batch(queries), domain=jnp.int32(number))
+
+
+def image_pool() -> DomainPool:
+    """Random 8x8 images of 4 domains with 2 classes each."""
+    rng = np.random.default_rng(0)
+    domain = np.repeat(np.arange(4), 20)
+    label = np.tile(np.repeat(np.arange(2), 10), 4)
+    x = rng.normal(size=(80, 8, 8, 3)) + label[:, None, None, None]
+    return DomainPool.from_arrays(x.astype(np.float32), domain, label)
 
 
 def stack_tasks(tasks: list[Task]) -> Task:

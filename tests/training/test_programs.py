@@ -17,8 +17,7 @@ from mlti_jax.errors import InputError
 from mlti_jax.parallel import Plan
 from mlti_jax.training import Episode, init_state, make_run_steps
 from tests.support.small_cases import shrink
-from tests.support.tasks import KEY
-from tests.test_parallel import image_pool
+from tests.support.tasks import KEY, image_pool
 
 # Whatever the tests are compiled with otherwise.
 AS_USERS_GET = {
