@@ -161,7 +161,7 @@ def each_task(
       function: `(key, task) -> task`.
       versions: m, each with its own key.
 
-    Example:
+    Examples:
       >>> strategy = Strategy("same", transform=each_task(lambda key, task: task))
       >>> strategy.min_tasks
       1
