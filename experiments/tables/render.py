@@ -16,17 +16,17 @@ from experiments.tables.statistics import Summary, compare, summarize
 from experiments.tables.status import BUILTIN
 
 LEGEND = (
-    "Accuracy in %; MSE for Pose. Column `ours`: mean over test tasks and seeds ± 1.96 "
+    "Accuracy in %; MSE for Pose. Ours: mean over test tasks and seeds ± 1.96 "
     "standard errors over tasks (each task averaged over seeds); in parentheses the "
-    "standard deviation of the seeds' means, if there are at least two. `vs. paper`: "
-    "ours minus the paper's, with both intervals combined as for independent tasks. "
-    "`vs. vanilla`: mean difference on the same tasks ± 1.96 standard errors (each "
+    "standard deviation of the seeds' means, for two or more seeds. Vs. paper: ours "
+    "minus the paper's, with both intervals combined as for independent tasks. Vs. "
+    "vanilla: mean difference on the same tasks ± 1.96 standard errors (each "
     "task averaged over the seeds that both rows have); in parentheses the standard "
     "deviation of the seeds' differences. Differences are between runs with equally "
     "many training steps. The rows of a learner show the number of steps that most of "
     "them have."
 )
-DEFAULT_STEPS = -1  # stands for the steps of the config, which differ between rows
+DEFAULT_STEPS = -1  # key for the steps of the config, which differ between rows
 
 Shown = dict[Run, BySeed]  # results by run and seed
 

@@ -9,7 +9,7 @@ from experiments import report
 from experiments.tables.jobs import Job
 from experiments.tables.results import FOLDER, Results, existing_folder, record
 from mlti_jax.errors import InputError
-from tests.support.figure_cases import MAML, PROTONET, leave_result
+from tests.support.figure_cases import MAML, PROTONET, record_point
 from tests.support.table_cells import find_cell
 from tests.support.table_files import write_run
 
@@ -65,7 +65,7 @@ def test_figures_have_captions_and_commands(tmp_path):
 
 def test_figure_of_task_numbers_lists_the_runs_of_its_points(tmp_path):
     for number in (16, 24):
-        leave_result(tmp_path, PROTONET, "vanilla", number)
+        record_point(tmp_path, PROTONET, "vanilla", number)
     (tmp_path / "task_numbers_rainbow_mnist.png").write_bytes(b"")
     text = report.figure_parts(Results(tmp_path / "results"), tmp_path)[-1]
     assert "<summary>2 runs</summary>" in text
@@ -115,10 +115,10 @@ def test_only_curves_with_two_or_more_points_are_drawn(tmp_path, monkeypatch):
         report.task_numbers, "draw", lambda figure, *_: drawn.append(figure)
     )
     for panel in (MAML, PROTONET):
-        leave_result(tmp_path, panel, "vanilla", 16)
+        record_point(tmp_path, panel, "vanilla", 16)
     report.draw_task_numbers(Results(folder), tmp_path)
     assert not drawn
-    leave_result(tmp_path, PROTONET, "vanilla", 24)
+    record_point(tmp_path, PROTONET, "vanilla", 24)
     report.draw_task_numbers(Results(folder), tmp_path)
     assert [figure.panels for figure in drawn] == [(PROTONET,)]
 

@@ -24,7 +24,7 @@ def assert_drawn(path):
     assert image[..., :3].std() > 0.05
 
 
-def leave_result(tmp_path, panel: Panel, strategy: str, number: int, **options):
+def record_point(tmp_path, panel: Panel, strategy: str, number: int, **options):
     """Records the result of a point of a figure."""
     job = Job(
         panel.run(strategy, number), options.pop("seed", 0), options.pop("steps", 10)

@@ -8,7 +8,7 @@ from experiments.figures import __main__ as figures
 from experiments.figures import task_numbers
 from experiments.figures.task_numbers import Figure
 from tests.support.cli import ROOT, command
-from tests.support.figure_cases import MAML, PROTONET, assert_drawn, leave_result
+from tests.support.figure_cases import MAML, PROTONET, assert_drawn, record_point
 
 
 @pytest.fixture
@@ -91,15 +91,15 @@ def test_help_and_list(cli, tmp_path):
     assert code == 0
     for flag in ("--figure", "--datasets", "--features", "--data_dir"):
         assert flag in printed.out
-    leave_result(tmp_path, MAML, "mlti", 24)
+    record_point(tmp_path, MAML, "mlti", 24)
     code, printed = cli("--list")
     assert code == 0
     assert "rainbow_mnist   Fig. 4; 32 points, 1 with results" in printed.out
 
 
 def test_task_numbers_by_command(cli, tmp_path):
-    leave_result(tmp_path, MAML, "vanilla", 16)
-    leave_result(tmp_path, MAML, "mlti", 16, per_task=(0.6, 0.8, 1.0, 0.9))
+    record_point(tmp_path, MAML, "vanilla", 16)
+    record_point(tmp_path, MAML, "mlti", 16, per_task=(0.6, 0.8, 1.0, 0.9))
     code, printed = cli("--figure=task_numbers", f"--output={tmp_path / 'new'}")
     assert code == 0
     assert "classes_5_shot (Fig. 2) has no results" in printed.err

@@ -15,7 +15,7 @@ from tests.support.figure_cases import (
     PROTONET,
     RAINBOW,
     assert_drawn,
-    leave_result,
+    record_point,
 )
 
 
@@ -66,11 +66,11 @@ def test_all_points_are_planned_once():
 
 def test_points_and_intervals_by_hand(tmp_path):
     for seed, values in enumerate([(0.1, 0.3, 0.5), (0.3, 0.5, 0.7)]):
-        leave_result(tmp_path, MAML, "vanilla", 16, seed=seed, per_task=values)
+        record_point(tmp_path, MAML, "vanilla", 16, seed=seed, per_task=values)
     for seed, values in enumerate([(0.2, 0.4, 0.9), (0.4, 0.6, 1.0)]):
-        leave_result(tmp_path, MAML, "mlti", 16, seed=seed, per_task=values)
-    leave_result(tmp_path, MAML, "cross", 24, per_task=(0.5, 0.5, 0.8))
-    leave_result(tmp_path, PROTONET, "mlti", 40, per_task=(1.0, 1.0, 1.0))
+        record_point(tmp_path, MAML, "mlti", 16, seed=seed, per_task=values)
+    record_point(tmp_path, MAML, "cross", 24, per_task=(0.5, 0.5, 0.8))
+    record_point(tmp_path, PROTONET, "mlti", 40, per_task=(1.0, 1.0, 1.0))
     results = Results(tmp_path / "results")
     curves = task_numbers.points(MAML, results)
     assert list(curves) == ["vanilla", "cross", "mlti"]
@@ -93,10 +93,10 @@ def test_points_and_intervals_by_hand(tmp_path):
 
 
 def test_points_of_different_tests_are_neither_averaged_nor_compared(tmp_path, capsys):
-    leave_result(tmp_path, MAML, "vanilla", 16)
-    leave_result(tmp_path, MAML, "mlti", 16, test=8)
+    record_point(tmp_path, MAML, "vanilla", 16)
+    record_point(tmp_path, MAML, "mlti", 16, test=8)
     for seed in (0, 1):
-        leave_result(tmp_path, MAML, "cross", 16, seed=seed, test=seed)
+        record_point(tmp_path, MAML, "cross", 16, seed=seed, test=seed)
     curves = task_numbers.points(MAML, Results(tmp_path / "results"))
     assert list(curves) == ["vanilla", "mlti"]
     assert curves["mlti"][0].difference is None
@@ -107,8 +107,8 @@ def test_one_panel_has_one_number_of_steps(tmp_path):
     folder = tmp_path / "results"
     assert task_numbers.shown_steps(MAML, Results(folder)) is None
     assert task_numbers.points(MAML, Results(folder)) == {}
-    leave_result(tmp_path, MAML, "vanilla", 16, steps=10)
-    leave_result(tmp_path, MAML, "vanilla", 24, steps=20)
+    record_point(tmp_path, MAML, "vanilla", 16, steps=10)
+    record_point(tmp_path, MAML, "vanilla", 24, steps=20)
     results = Results(folder)
     assert task_numbers.shown_steps(MAML, results) == 20
     assert [p.number for p in task_numbers.points(MAML, results)["vanilla"]] == [24]
@@ -116,15 +116,15 @@ def test_one_panel_has_one_number_of_steps(tmp_path):
     assert [p.number for p in ten["vanilla"]] == [16]
     assert task_numbers.points(MAML, results, steps=11) == {}
     # The paper's steps come first, even if others are more.
-    leave_result(tmp_path, MAML, "vanilla", 32, steps=30_000, source="builtin")
-    leave_result(tmp_path, MAML, "mlti", 32, steps=40_000)
+    record_point(tmp_path, MAML, "vanilla", 32, steps=30_000, source="builtin")
+    record_point(tmp_path, MAML, "mlti", 32, steps=40_000)
     results = Results(folder)
     assert task_numbers.shown_steps(MAML, results) == 30_000
     notes = task_numbers.notes(MAML, results)
     assert notes == "30,000 steps, 1 seed, built-in images"
     assert task_numbers.notes(MAML, results, 20) == "20 of 30,000 steps, 1 seed"
     # A curve comes before single points, of however many steps.
-    leave_result(tmp_path, MAML, "mlti", 40, steps=10)
+    record_point(tmp_path, MAML, "mlti", 40, steps=10)
     assert task_numbers.shown_steps(MAML, Results(folder)) == 10
 
 
@@ -135,7 +135,7 @@ def test_picture_of_task_numbers(tmp_path):
     for shift, strategy in enumerate(SHOWN):
         for number in (16, 40):
             values = np.array([0.2, 0.4, 0.6]) + shift / 50 + number / 200
-            leave_result(tmp_path, PROTONET, strategy, number, per_task=values.tolist())
+            record_point(tmp_path, PROTONET, strategy, number, per_task=values.tolist())
     results = Results(tmp_path / "results")
     assert task_numbers.draw(RAINBOW, results, path) == [PROTONET]
     assert_drawn(path)
