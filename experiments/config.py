@@ -12,8 +12,10 @@ from ml_collections import ConfigDict
 
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax.errors import InputError
+from mlti_jax.learners._registry import FAMILIES
 
 CONFIG_DIR = pathlib.Path(__file__).parent / "configs"
+METRIC_BASED = tuple(FAMILIES["metric"])  # learners
 _INTERPOLATING = ("mlti", "intra", "cross", "metamix", "maxup")
 
 

@@ -22,8 +22,7 @@ trains 50,000 steps with 1 shot and 20,000 with 5, with Beta(2, 2) also for Prot
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from experiments.config import parse_arg, set_alpha
-from mlti_jax.learners._registry import FAMILIES
+from experiments.config import METRIC_BASED, parse_arg, set_alpha
 from mlti_jax.training import base_config
 
 
@@ -52,7 +51,7 @@ def get_config(arg: str = "") -> ConfigDict:
     # A task mixed with itself: its query set only
     config.strategy.mlti.within = "query"
     config.strategy.intra.within = "query"
-    set_alpha(config, 0.5 if choice.learner in FAMILIES["metric"] else 2.0)
+    set_alpha(config, 0.5 if choice.learner in METRIC_BASED else 2.0)
 
     config.train.steps = 50_000
     config.train.meta_batch_size = 4

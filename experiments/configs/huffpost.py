@@ -27,9 +27,8 @@ Meta-Reg needs shared weights that are trained: with the word-mean encoder, set
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from experiments.config import parse_arg, set_alpha
+from experiments.config import METRIC_BASED, parse_arg, set_alpha
 from mlti_jax._internal.checks import unknown_name
-from mlti_jax.learners._registry import FAMILIES
 from mlti_jax.training import base_config
 
 ENCODERS = ("word_mean", "bag_of_words", "albert")
@@ -61,7 +60,7 @@ def get_config(arg: str = "") -> ConfigDict:
     if choice.encoder == "word_mean":
         config.dataset.update({"features": "wordllama", "max_tokens": 32})
         config.backbone.name = "word_mean"
-        config.backbone.word_mean.norm = choice.learner not in FAMILIES["metric"]
+        config.backbone.word_mean.norm = choice.learner not in METRIC_BASED
         config.interpolation.layers = (1,)
     elif choice.encoder == "bag_of_words":
         config.dataset.update({"features": "bag_of_words", "vocabulary": 2000})

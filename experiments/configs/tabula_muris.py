@@ -19,8 +19,7 @@ the first block only, and uses Beta(2, 2) also for ProtoNet.
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from experiments.config import parse_arg, set_alpha
-from mlti_jax.learners._registry import FAMILIES
+from experiments.config import METRIC_BASED, parse_arg, set_alpha
 from mlti_jax.training import base_config
 
 
@@ -43,7 +42,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.strategy.name = choice.strategy
     config.interpolation.method = "mixup"
     config.interpolation.layers = (0, 1)
-    set_alpha(config, 0.5 if choice.learner in FAMILIES["metric"] else 2.0)
+    set_alpha(config, 0.5 if choice.learner in METRIC_BASED else 2.0)
 
     config.train.steps = 10_000
     config.train.meta_batch_size = 4

@@ -49,7 +49,7 @@ def taml(
         entropy.
       measure: `entropy`, or a measure of inequality: `theil`, `generalised_entropy`,
         `gini`, `atkinson` or `variance_of_logarithms`.
-      weight: lambda.
+      weight: lambda; the default is our choice.
       alpha: parameter of the measure `generalised_entropy`.
       epsilon: parameter of the measure `atkinson`, at least 0; the default is our
         choice.

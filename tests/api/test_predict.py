@@ -68,7 +68,7 @@ def test_accuracy_is_that_of_the_evaluator_on_the_same_tasks(name):
             shots=fit.config.task.shots,
             queries=fit.result["queries"],
         )
-        # Any names will do, except where outputs stand for classes.
+        # Any names, unless each output belongs to a class.
         names = np.array(fit.classes[: fit.config.task.ways])
         support, query = (
             (np.asarray(part.x), names[np.argmax(part.y, axis=1)])

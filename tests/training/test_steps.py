@@ -175,14 +175,14 @@ def test_checkpoints_keep_the_newest_and_fall_back_from_a_damaged_one(tmp_path, 
     step, state = again.restore(small_state(0.0))
     assert step == 2
     chex.assert_trees_all_equal(state, small_state(2.0))
-    assert "can't be read" in caplog.text
-    again.save(3, small_state(3.0))  # The step can be saved anew.
+    assert "cannot read checkpoint" in caplog.text
+    again.save(3, small_state(3.0))  # The step can be saved again.
     again.wait()
     assert again.restore(small_state(0.0))[0] == 3
     again.close()
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+def test_a_checkpoint_of_another_model_raises(tmp_path):
     saved = Checkpoints(tmp_path, keep=1)
     saved.save(1, small_state(1.0))
     saved.wait()
