@@ -17,6 +17,7 @@ import jax
 
 from mlti_jax._internal.checks import check_options, unknown_name
 from mlti_jax._internal.extras import require
+from mlti_jax.data import _prepared
 from mlti_jax.data._splits import Splits
 from mlti_jax.errors import InputError
 
@@ -94,8 +95,6 @@ def dataset_builder(
             " their path to experiments.run (--config.dataset.path) or use"
             " mlti_jax.data.from_arrays, from_folder or from_table"
         )
-    from mlti_jax.data import _prepared  # imports TFDS
-
     return _prepared.builder(name, data_dir)
 
 
