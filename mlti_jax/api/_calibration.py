@@ -90,7 +90,7 @@ def expected_calibration_error(
 def calibrate(
     validation: QueryOutputs, test: QueryOutputs, tasks: int
 ) -> Calibration | None:
-    """Fit a temperature and measures its effect; None if none can be fitted.
+    """Fit a temperature and measure its effect; None if none can be fitted.
 
     Args:
       validation: outputs on validation tasks, to fit on.

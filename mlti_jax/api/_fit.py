@@ -42,7 +42,7 @@ def fit(
     verbose: bool = True,
     overrides: Mapping[str, Any] | None = None,
 ) -> FittedLearner:
-    """Meta-train a learner on tasks, tests it, and calibrates its probabilities.
+    """Meta-train a learner on tasks, test it, and calibrate its probabilities.
 
     Setting, network, interpolation and the size of a task are chosen from the data
     unless given, and printed. The same config, data, seed and number of devices give

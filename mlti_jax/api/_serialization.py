@@ -119,7 +119,7 @@ def _write_bytes(path: pathlib.Path, content: bytes) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[SavedLearner, Learner, Strategy]:
-    """Read a learner that `write` has written, and builds its method.
+    """Read a learner that `write` has written, and build its method.
 
     Raises `InputError` if a file is missing, damaged or of another version.
     """
@@ -191,7 +191,7 @@ class _Manifest:
     def value(
         self, field: str, kind: type, within: Mapping[str, Any] | None = None
     ) -> Any:
-        """Return a field of a type; raises `InputError` if missing or different."""
+        """Return a field of a type; raise `InputError` if missing or different."""
         place = self.fields if within is None else within
         if field not in place:
             raise self.error(field, "is missing")

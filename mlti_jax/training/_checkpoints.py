@@ -49,7 +49,7 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: PyTree) -> None:
-        """Copy `state` and writes it in the background.
+        """Copy `state` and write it in the background.
 
         Does nothing if the step is already saved: steps are deterministic.
         """
@@ -95,13 +95,13 @@ class Checkpoints:
         return None
 
     def wait(self) -> None:
-        """Wait until everything is written; raises errors of the background."""
+        """Wait until everything is written; raise errors of the background."""
         with self._disk_errors():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
 
     def close(self) -> None:
-        """Wait, and releases the directory."""
+        """Wait, and release the directory."""
         with self._disk_errors():
             self._manager.close()
 

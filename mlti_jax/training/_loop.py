@@ -57,7 +57,7 @@ class RunResult(NamedTuple):
 def train_and_evaluate(
     experiment: Experiment, workdir: str | pathlib.Path
 ) -> dict[str, Any]:
-    """Run an experiment in a work directory, or resumes an interrupted run.
+    """Run an experiment in a work directory, or resume an interrupted run.
 
     Writes `config.json`, `metrics.jsonl`, `tensorboard/`, `checkpoints/last`,
     `checkpoints/best` and `results.json`. A finished run is not run again.
@@ -72,7 +72,7 @@ def train_and_evaluate(
 def run_experiment(
     experiment: Experiment, workdir: str | pathlib.Path | None = None
 ) -> RunResult:
-    """Run an experiment like `train_and_evaluate` and returns also its variables.
+    """Run an experiment like `train_and_evaluate`, and return its variables too.
 
     Args:
       experiment: the experiment.
@@ -80,7 +80,10 @@ def run_experiment(
     """
     if workdir is None:
         with stop_signal() as stopped:
-            return _train_and_test(experiment, None, stopped)
+            found = _train_and_test(experiment, None, stopped)
+            if number := stopped():
+                raise Interrupted(number, found.result["train_steps"])
+            return found
     workdir = pathlib.Path(workdir)
     result, variables = _run_or_skip(experiment, workdir)
     if variables is None:
@@ -153,7 +156,7 @@ class _Run:
         stack.callback(self.metrics.close)
 
     def run(self) -> RunResult:
-        """Train and tests; returns when all checkpoints are written."""
+        """Train and test; return when all checkpoints are written."""
         self._train()
         found = self._test()
         if self.last is not None:
@@ -243,7 +246,7 @@ class _Run:
         return min(ends)
 
     def _log(self, step: int, rate: float) -> str:
-        """Write the means since the last call and resets the sums."""
+        """Write the means since the last call and reset the sums."""
         count = int(self.state.count)
         loss = float(self.state.loss_sum) / count
         metric = float(self.state.metric_sum) / count
@@ -292,7 +295,7 @@ class _Run:
     # -------------------------------------------------------------- evaluation
 
     def _validate(self, step: int) -> None:
-        """Evaluate on the validation tasks; saves the variables if they are best."""
+        """Evaluate on the validation tasks; save the variables if they are best."""
         if not bool(_all_finite(self.state.variables)):
             self._raise_not_finite(step)
         pool = self.experiment.splits.validation

@@ -34,7 +34,7 @@ def _on_one_line(numbers: re.Match[str]) -> str:
 
 
 def read_json(path: pathlib.Path) -> Any:
-    """Read a JSON file; raises `InputError` if it is not valid."""
+    """Read a JSON file; raise `InputError` if it is not valid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -44,7 +44,7 @@ def read_json(path: pathlib.Path) -> Any:
 
 
 def open_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-    """Create a work directory with its `config.json`, or checks that it is the same.
+    """Create a work directory with its `config.json`, or check that it is the same.
 
     Raises `InputError` if the directory holds a run of another config.
 
