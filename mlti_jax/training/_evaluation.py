@@ -100,7 +100,8 @@ class Evaluator:
             rows = jnp.arange(min(size, SAMPLES_PER_PASS)) + first
             features = self._features(variables, pool.x, rows)
             parts.append(jax.tree.map(lambda h, s=start - first: h[s:], features))
-        return pool.replace(x=jax.tree.map(lambda *h: jnp.concatenate(h), *parts))
+        x = jax.tree.map(lambda *h: jnp.concatenate(h), *parts)
+        return dataclasses.replace(pool, x=x)
 
     def _features_pay(self, pool: Pool, num_tasks: int) -> bool:
         """Whether the pool has fewer samples than all tasks together.
