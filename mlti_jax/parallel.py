@@ -193,13 +193,13 @@ def mean_loss(
       (8.5, 9.0)
     """
 
-    def forward(shared, inputs, rest):
+    def forward(shared: PyTree, inputs: PyTree, rest: PyTree) -> tuple[Array, PyTree]:
         losses, aux = map_tasks(lambda shared, task: loss_fn(shared, *task), plan)(
             shared, (inputs, rest)
         )
         return losses.mean(), jax.lax.stop_gradient(aux)
 
-    def pass_loss(shared, inputs, rest):
+    def pass_loss(shared: PyTree, inputs: PyTree, rest: PyTree) -> tuple[Array, PyTree]:
         tasks = (inputs, rest)
         if _length(tasks) == 1:  # A direct call is faster than `vmap` over one task.
             out = loss_fn(shared, *jax.tree.map(lambda leaf: leaf[0], tasks))
@@ -208,12 +208,12 @@ def mean_loss(
             losses, aux = jax.vmap(partial(loss_fn, shared))(*tasks)
         return losses.sum(), aux
 
-    def share_gradients(shared, tasks):
+    def share_gradients(shared: PyTree, tasks: PyTree) -> tuple[PyTree, PyTree]:
         """Returns sums over a device's share (loss, gradient) and values per task."""
         wanted = (0, 1) if inputs_depend else 0
         gradient = jax.value_and_grad(pass_loss, wanted, has_aux=True)
 
-        def one_pass(total, tasks):
+        def one_pass(total: PyTree, tasks: PyTree) -> tuple[PyTree, PyTree]:
             (loss, aux), grads = gradient(shared, *tasks)
             by_shared, by_inputs = grads if inputs_depend else (grads, ())
             total = jax.tree.map(jnp.add, total, (loss, by_shared))
@@ -239,10 +239,12 @@ def mean_loss(
         return total, per_task
 
     @jax.custom_vjp
-    def mean(shared, inputs, rest):
+    def mean(shared: PyTree, inputs: PyTree, rest: PyTree) -> tuple[Array, PyTree]:
         return forward(shared, inputs, rest)
 
-    def mean_forward(shared, inputs, rest):
+    def mean_forward(
+        shared: PyTree, inputs: PyTree, rest: PyTree
+    ) -> tuple[PyTree, PyTree]:
         tasks = (inputs, rest)
         run = plan._spread(share_gradients, tasks, (_EVERYWHERE, _BY_TASK))
         (loss, by_shared), (aux, by_inputs) = run(shared, tasks)
@@ -250,7 +252,7 @@ def mean_loss(
         grads = jax.tree.map(lambda g: g / number, (by_shared, by_inputs))
         return (loss / number, aux), grads
 
-    def mean_backward(grads, cotangents):
+    def mean_backward(grads: PyTree, cotangents: PyTree) -> tuple[PyTree, ...]:
         by_shared, by_inputs = jax.tree.map(lambda g: cotangents[0] * g, grads)
         return by_shared, by_inputs if inputs_depend else None, None
 

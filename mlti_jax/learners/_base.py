@@ -254,7 +254,13 @@ def run_task(
         return task, variables.state
     key_support, key_query = jax.random.split(context.key)
 
-    def run(state, x, weight, key, hook=None):
+    def run(
+        state: PyTree,
+        x: PyTree,
+        weight: Array | None,
+        key: Array,
+        hook: Hook | None = None,
+    ) -> tuple[PyTree, PyTree]:
         return learner.stack.apply(
             variables.params["model"],
             state,

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 
 from mlti_jax.types import Array, Batch, PyTree
 
+Pair = tuple[Array, Array]  # output and cell of an LSTM, or gates and counts
+
 
 def init_lstm(key: Array, size: int, recurrent: int) -> PyTree:
     """Initialize an LSTM with input and output size D.
@@ -68,7 +70,7 @@ def run_lstm(params: PyTree, x: Array, counts: Array, reverse: bool = False) -> 
     """
     inputs = x @ params["input"] + params["bias"]
 
-    def step(state, sample):
+    def step(state: Pair, sample: Pair) -> tuple[Pair, Array]:
         gates, counts = sample
         new = lstm_step(gates + state[0] @ params["recurrent"], state[1])
         state = jax.tree.map(lambda new, old: jnp.where(counts, new, old), new, state)
@@ -144,7 +146,7 @@ class FullContext:
         lstm = params["attention"]
         inputs = query_h @ lstm["input"] + lstm["bias"]
 
-        def step(state, _):
+        def step(state: Pair, _: None) -> tuple[Pair, None]:
             h, cell = state
             scores = jnp.where(counts, h @ support_h.T, -jnp.inf)
             read = jax.nn.softmax(scores) @ support_h

@@ -60,7 +60,7 @@ def logistic_regression(
     # The Hessian of the cross-entropy is at most half the largest |[h, 1]|^2.
     size = 1.0 / ((jnp.max(jnp.diagonal(gram)) + 1.0) / 2 + decay)
 
-    def step(carry, index):
+    def step(carry: PyTree, index: Array) -> tuple[PyTree, None]:
         (a, b), (last_a, last_b) = carry
         momentum = index / (index + 3.0)
         ahead_a = a + momentum * (a - last_a)
@@ -162,7 +162,7 @@ class SupervisedLearner:
         query_x: PyTree,
         query_weight: Array | None,
     ) -> Array:
-        def features(model, x, weight):
+        def features(model: PyTree, x: PyTree, weight: Array | None) -> Array:
             context = network_context(self.norm, train=False, weight=weight)
             z, _ = self.stack.apply(model, variables.state, x, context=context)
             return jax.nn.relu(z)
@@ -172,13 +172,13 @@ class SupervisedLearner:
         centres = ops.unit(prototypes(positive, support))
         tuned = (model, centres.T, jnp.zeros(centres.shape[0]))
 
-        def outputs(params, x, weight):
+        def outputs(params: PyTree, x: PyTree, weight: Array | None) -> Array:
             model, kernel, bias = params
             return ops.unit(features(model, x, weight)) @ kernel + bias
 
         optimizer = optax.adam(self.learning_rate)
 
-        def step(carry, _):
+        def step(carry: PyTree, _: None) -> tuple[PyTree, None]:
             params, memory = carry
             gradient = jax.grad(
                 lambda p: self.objective.loss(

@@ -72,7 +72,7 @@ def permute_classes(task: Task, key: Array) -> Task:
 def shift_targets(task: Task, amount: Array, period: float | None = None) -> Task:
     r"""Shift the targets of one task to $(y + u) \bmod P$, in support and query."""
 
-    def shifted(y):
+    def shifted(y: Array) -> Array:
         return y + amount if period is None else jnp.mod(y + amount, period)
 
     return _with_labels(task, shifted)

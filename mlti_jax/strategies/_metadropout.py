@@ -22,9 +22,12 @@ import jax.numpy as jnp
 
 from mlti_jax._internal.checks import check_range
 from mlti_jax.backbones import Context
+from mlti_jax.backbones._stack import Hook, LinearMap
 from mlti_jax.errors import InputError
+from mlti_jax.learners import Learner, Variables
 from mlti_jax.learners._base import Perturbation
 from mlti_jax.strategies._base import GRADIENT, Strategy
+from mlti_jax.types import Array, PyTree
 
 INITIAL_SPREAD = 0.02  # of V, as in the authors' code; b starts at 0
 
@@ -48,10 +51,10 @@ def metadropout(
     if not 0 <= noise < float("inf"):
         raise InputError(f"metadropout needs noise >= 0, got {noise}")
 
-    def init(learner, variables, key, x):
-        shapes = {}
+    def init(learner: Learner, variables: Variables, key: Array, x: PyTree) -> PyTree:
+        shapes: dict[int, tuple[int, ...]] = {}
 
-        def record(layer, linear):
+        def record(layer: int, linear: LinearMap) -> Array:
             shapes[layer] = linear.kernel.shape
             return linear.output
 
@@ -74,15 +77,15 @@ def metadropout(
             for layer in range(len(learner.stack))
         )
 
-    def perturb(variables):
+    def perturb(variables: Variables) -> Perturbation:
         own = variables.strategy
 
-        def gated(layer, linear, epsilon=0.0):
+        def gated(layer: int, linear: LinearMap, epsilon: Array | float = 0.0) -> Array:
             alpha = linear.apply(own[layer]["kernel"]) + own[layer]["bias"]
             return linear.output * jax.nn.softplus(alpha + epsilon)
 
-        def support(key):
-            def hook(layer, linear):
+        def support(key: Array) -> Hook:
+            def hook(layer: int, linear: LinearMap) -> Array:
                 layer_key = jax.random.fold_in(key, layer)
                 drawn = jax.random.normal(layer_key, linear.output.shape)
                 return gated(layer, linear, noise * drawn)
@@ -94,7 +97,7 @@ def metadropout(
     return Strategy(name="metadropout", applies_to=GRADIENT, init=init, perturb=perturb)
 
 
-def _noise_network(key, shape):
+def _noise_network(key: Array, shape: tuple[int, ...]) -> dict[str, Array]:
     return {
         "kernel": INITIAL_SPREAD * jax.random.truncated_normal(key, -2.0, 2.0, shape),
         "bias": jnp.zeros(shape[-1]),

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax.errors import InputError
+from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.strategies._base import GRADIENT, Strategy
 from mlti_jax.types import Array, PyTree
 
@@ -48,7 +49,7 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
             f"{beta} and {initial_rho}"
         )
 
-    def init(learner, variables, key, x):
+    def init(learner: Learner, variables: Variables, key: Array, x: PyTree) -> PyTree:
         del key, x
         shared = variables.params["model"][: learner.shared_layers]
         rho = tuple(_spreads(layer, initial_rho) for layer in shared)
@@ -60,7 +61,7 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
             )
         return rho
 
-    def sample(variables, key):
+    def sample(variables: Variables, key: Array) -> Variables:
         model = variables.params["model"]
         rho = variables.strategy
         leaves, structure = jax.tree.flatten(rho)
@@ -74,7 +75,7 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
         params = {**variables.params, "model": (*shared, *model[len(rho) :])}
         return variables.replace(params=params)
 
-    def penalty(variables, aux):
+    def penalty(variables: Variables, aux: Aux) -> Array:
         del aux
         means = [
             mean
@@ -84,7 +85,8 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
             for mean in jax.tree.leaves(_like(layer, rho))
         ]
         spreads = [jax.nn.softplus(rho) for rho in jax.tree.leaves(variables.strategy)]
-        return beta * sum(map(kl_to_standard_normal, means, spreads))
+        terms = map(kl_to_standard_normal, means, spreads)
+        return beta * sum(terms, start=jnp.zeros(()))
 
     return Strategy(
         name="metareg",

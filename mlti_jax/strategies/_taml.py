@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax.errors import InputError
+from mlti_jax.learners import Aux, Variables
 from mlti_jax.strategies._base import GRADIENT, Strategy
 from mlti_jax.strategies._inequality import (
     ATKINSON_EPSILON,
@@ -76,7 +77,7 @@ def taml(
             "strategy.taml.measure to one of: " + ", ".join(MEASURES)
         )
 
-    def penalty(variables, aux):
+    def penalty(variables: Variables, aux: Aux) -> Array:
         del variables
         if measure == ENTROPY:
             before = entropy(aux.outputs_before, aux.weight)

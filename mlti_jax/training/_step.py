@@ -180,11 +180,11 @@ def make_run_steps(
     def run(
         state: TrainState, pool: Pool, key: Array, stop: Array
     ) -> tuple[TrainState, Array]:
-        def proceed(carry):
+        def proceed(carry: tuple[TrainState, Array]) -> Array:
             state, bad_step = carry
             return (state.step < stop) & (bad_step < 0)
 
-        def body(carry):
+        def body(carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
             state, _ = carry
             done = state.step
             state, loss = one_step(state, pool, key)
