@@ -249,7 +249,7 @@ def test_model_from_a_finished_run(cli, tmp_path):
         ({"model": "nowhere"}, "has no manifest.json"),
         ({"support": "nowhere.csv"}, "--support=nowhere.csv: no such file"),
         ({"label": "activ"}, "no column 'activ' .did you mean 'active'"),
-        ({"label": "assay"}, "one class only"),
+        ({"label": "assay"}, "only one class"),
         ({"output": "no/such/folder.csv"}, "is not a file in an existing directory"),
         ({"nonsense": 1}, "unknown flag --nonsense"),
     ],
