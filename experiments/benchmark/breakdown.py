@@ -41,7 +41,7 @@ SLOWEST = (
 )
 PARTS = {
     "sampling": "drawing tasks",
-    "interpolation": "mixing them",
+    "interpolation": "interpolating them",
     "shared": "forward of shared layers",
     "forward": "inner loop, query loss",
     "gradient": "outer backward pass",

@@ -1,1 +1,1 @@
-"""Scripts that show parts of the package at work in other code."""
+"""Examples of the package in other code."""

@@ -1,11 +1,12 @@
-"""MLTI in a training loop of one's own: Flax, optax, and about ten lines more.
+"""Add MLTI to your own training loop in Flax and optax, with about ten lines.
 
-All but the lines marked `# MLTI` is a plain few-shot loop that knows nothing of this
-package: ProtoNet's loss (Snell et al. 2017) on a small network, Adam, and episodes of
-scikit-learn's digits, turned and mirrored: three orientations to learn from, and four
-others to test on. The marked lines interpolate the episodes of a step with each other,
-class by class (Eq. 6 of the paper); `--alpha=0` leaves them as they are. It shows how,
-not that so small a network on so small images gains by it. Some seconds on a CPU:
+Everything except the lines marked `# MLTI` is a plain few-shot loop that does not use
+this package: ProtoNet's loss (Snell et al. 2017), a small network, Adam, and episodes
+of scikit-learn's digits in different orientations, three for training and four others
+for testing. The marked lines interpolate the episodes of a step with each other, class
+by class (Eq. 6 of the paper); `--alpha=0` disables them. The example shows how to do
+it; such a small network on such small images is not expected to gain. Takes a few
+seconds on a CPU:
 
     python -m experiments.examples.flax_loop
     python -m experiments.examples.flax_loop --alpha=0
@@ -28,32 +29,32 @@ from mlti_jax.types import Batch, Task  # MLTI
 
 TRAIN, TEST = (0, 1, 2), (4, 5, 6, 7)  # orientations
 WAYS, SHOTS, QUERIES = 3, 1, 5
-EPISODES, TEST_EPISODES = 4, 600  # of a training step, and to test on
+EPISODES, TEST_EPISODES = 4, 600  # per training step, and for testing
 
 # Support and query of an episode: x `[N, 64]` and one-hot y `[N, WAYS]` each.
 Episode = tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 class Embedding(nn.Module):
-    """A small network."""
+    """A small embedding network."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """From `[N, 64]` to `[N, 32]`."""
+        """Embeds inputs `[N, 64]` as `[N, 32]`."""
         for _ in range(2):
             x = nn.relu(nn.Dense(64)(x))
         return nn.Dense(32)(x)
 
 
 def oriented(images: np.ndarray, orientation: int) -> np.ndarray:
-    """Images `[M, 8, 8]` turned by quarters, from 4 on mirrored, as `[M, 64]`."""
+    """Rotates images `[M, 8, 8]` by quarter turns, and mirrors them from 4 on."""
     turned = np.rot90(images, orientation % 4, axes=(1, 2))
     mirrored = turned[:, :, ::-1] if orientation >= 4 else turned
     return mirrored.reshape(-1, 64)
 
 
 def draw(rng: np.random.Generator, orientations: Sequence[int], number: int) -> Episode:
-    """Episodes of one orientation each, with a leading axis for their number."""
+    """Draws episodes of one orientation each, stacked along the first axis."""
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)
     samples = {o: oriented(images, o) for o in orientations}
@@ -66,15 +67,15 @@ def draw(rng: np.random.Generator, orientations: Sequence[int], number: int) -> 
 
     x = np.stack([one() for _ in range(number)])
 
-    def labelled(x: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    def labeled(x: np.ndarray) -> tuple[jax.Array, jax.Array]:
         y = np.eye(WAYS, dtype=np.float32).repeat(x.shape[2], axis=0)
         return jnp.asarray(x.reshape(number, -1, 64)), jnp.tile(y, (number, 1, 1))
 
-    return labelled(x[:, :, :SHOTS]), labelled(x[:, :, SHOTS:])
+    return labeled(x[:, :, :SHOTS]), labeled(x[:, :, SHOTS:])
 
 
 def protonet(params: dict, episode: Episode) -> tuple[jax.Array, jax.Array]:
-    """Loss and accuracy on the queries of one episode."""
+    """Returns loss and accuracy on the queries of one episode."""
     (support_x, support_y), (query_x, query_y) = episode
     embed = Embedding().apply
     prototypes = support_y.T @ embed(params, support_x) / SHOTS
@@ -85,7 +86,7 @@ def protonet(params: dict, episode: Episode) -> tuple[jax.Array, jax.Array]:
 
 
 def interpolated(key: jax.Array, episodes: Episode, alpha: float) -> Episode:
-    """Each episode mixed with one of the step, a lambda for every pair."""
+    """Mixes each episode with another of the same step, with one lambda per pair."""
     support, query = (Batch(x, y) for x, y in episodes)  # MLTI
     tasks = Task(support, query, domain=jnp.arange(EPISODES))  # MLTI
     keys = jax.random.split(key, EPISODES + 2)  # MLTI
@@ -98,10 +99,10 @@ def interpolated(key: jax.Array, episodes: Episode, alpha: float) -> Episode:
 
 
 def train(steps: int = 300, alpha: float = 2.0, seed: int = 0) -> np.ndarray:
-    """Trains, and returns the accuracy on each of the test episodes."""
+    """Trains a network; returns its accuracy on each test episode."""
     rng = np.random.default_rng(seed)
     params = Embedding().init(jax.random.key(seed), jnp.zeros((1, 64)))
-    optimiser = optax.adam(1e-3)
+    optimizer = optax.adam(1e-3)
 
     def mean_loss(params: dict, episodes: Episode) -> jax.Array:
         losses, _ = jax.vmap(protonet, in_axes=(None, 0))(params, episodes)
@@ -112,10 +113,10 @@ def train(steps: int = 300, alpha: float = 2.0, seed: int = 0) -> np.ndarray:
         if alpha > 0:
             episodes = interpolated(key, episodes, alpha)  # MLTI
         gradient = jax.grad(mean_loss)(params, episodes)
-        updates, state = optimiser.update(gradient, state)
+        updates, state = optimizer.update(gradient, state)
         return optax.apply_updates(params, updates), state
 
-    state = optimiser.init(params)
+    state = optimizer.init(params)
     training = draw(rng, TRAIN, steps * EPISODES)
     for i in range(steps):
         now = slice(i * EPISODES, (i + 1) * EPISODES)
@@ -128,10 +129,12 @@ def train(steps: int = 300, alpha: float = 2.0, seed: int = 0) -> np.ndarray:
 
 
 def main() -> None:
-    """Trains by the arguments of the command line, and prints the accuracy."""
+    """Trains with the command-line arguments and prints the accuracy."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--alpha", type=float, default=2.0, help="of Beta; 0: no MLTI")
+    parser.add_argument(
+        "--alpha", type=float, default=2.0, help="parameter of Beta; 0 disables MLTI"
+    )
     parser.add_argument("--seed", type=int, default=0)
     accuracy = 100 * train(**vars(parser.parse_args()))
     ci95 = 1.96 * accuracy.std(ddof=1) / np.sqrt(len(accuracy))

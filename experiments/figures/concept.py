@@ -64,8 +64,8 @@ def draw(path: pathlib.Path) -> None:
     classes = [f"class {letter}" for letter in "ABC"]
     _row(fig, one, (0.1, 2.1), "task i", digits)
     _row(fig, other, (0.1, 0.55), "task j", digits)
-    _row(fig, shared, (3.4, 2.1), "shared labels: labels are mixed too", soft)
-    _row(fig, paired, (3.4, 0.55), "own labels: each pair is a class", classes)
+    _row(fig, shared, (3.4, 2.1), "label-sharing: labels are mixed too", soft)
+    _row(fig, paired, (3.4, 0.55), "non-label-sharing: each pair is a class", classes)
     mixing = f"λ ~ Beta(α, α)\nhere {LAMBDA}\n\nλ i + (1 – λ) j"
     _arrow(fig, (2.2, 3.3), mixing)
     _arrow(fig, (5.5, 6.2), "")

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 EIGENVALUE_TICKS = tuple(m * 10.0**n for n in range(-3, 5) for m in (1, 2, 3, 5))
 STYLES = {
-    RIGHT: ("o-", COLORS[2], "right constants"),
+    RIGHT: ("o-", COLORS[2], "correct constants"),
     PRINTED: ("s-", COLORS[1], "as printed"),
-    RIGHT_MEAN: ("^--", COLORS[4], r"as printed, with the right $\bar\lambda$"),
+    RIGHT_MEAN: ("^--", COLORS[4], r"as printed, with the correct $\bar\lambda$"),
 }
 SHRUNK = {"features": "size of the features", "spread": "spread of the mixtures"}
 PARTS = {

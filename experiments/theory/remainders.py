@@ -29,7 +29,7 @@ ORDERS = {
     "Lemma 2, bounded": (3, 3),
     "Lemma 2, logistic": (4, 3),
     "Lemma 4, one head": (4, 3),
-    "Lemma 4, a head a task": (4, 3),
+    "Lemma 4, head per task": (4, 3),
 }
 APPROXIMATIONS = RIGHT, PRINTED, RIGHT_MEAN = (
     "right",
@@ -133,7 +133,7 @@ def make_cases(data: Data, alpha: float = ALPHA) -> dict[str, Case]:
                 PRINTED: heads(printed.label_sharing, constants, one),
             },
         ),
-        "Lemma 4, a head a task": Case(
+        "Lemma 4, head per task": Case(
             heads(theory.label_sharing_loss, law),
             {
                 RIGHT: heads(theory.label_sharing_approximation, law),

@@ -1,4 +1,4 @@
-"""The example of a loop of one's own learns, with and without interpolation."""
+"""The Flax example learns, with and without interpolation."""
 
 import inspect
 
@@ -10,7 +10,7 @@ from experiments.examples import flax_loop
 
 
 @pytest.mark.parametrize("alpha", [0.0, 2.0])
-def test_learns_orientations_that_it_has_not_seen(alpha):
+def test_accuracy_on_unseen_orientations_improves(alpha):
     before = flax_loop.train(steps=1, alpha=alpha)
     after = flax_loop.train(steps=150, alpha=alpha)
     assert before.shape == after.shape == (flax_loop.TEST_EPISODES,)

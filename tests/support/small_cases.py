@@ -1,10 +1,10 @@
-"""The benchmark's cases at a size for tests."""
+"""The benchmark's cases at a small size."""
 
 import dataclasses
 
 
 def shrink(case):
-    """The same case with tiny samples, tasks, networks and pool."""
+    """Shrinks the samples, tasks, network and pool of a case."""
     small = {"image_shape": (16, 16, case.image_shape[-1]), "layers": case.layers[:2]}
     if case.backbone == "mlp":
         small = {"image_shape": (8,), "layers": (0,), "hidden": (4, 3)}

@@ -1,4 +1,4 @@
-"""Small cases for tests of the PyTorch sides of the benchmark."""
+"""Small cases for tests of the benchmark's PyTorch sides."""
 
 from dataclasses import replace
 

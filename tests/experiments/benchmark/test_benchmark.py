@@ -1,4 +1,4 @@
-"""The benchmark's cases and tables, at a size for tests; no time is asserted."""
+"""The benchmark's cases and tables at a small size; no test depends on timing."""
 
 import json
 from dataclasses import replace
@@ -31,9 +31,9 @@ PEAKS = {"gflops": 100.0, "gb_s": 10.0, "others": None}
 
 
 def assert_drawn(path):
-    picture = matplotlib.image.imread(path)
-    assert min(picture.shape[:2]) > 100
-    assert picture[..., :3].std() > 0.05
+    image = matplotlib.image.imread(path)
+    assert min(image.shape[:2]) > 100
+    assert image[..., :3].std() > 0.05
 
 
 # ----------------------------------------------------------------------- the cases
@@ -44,7 +44,7 @@ def test_names_of_cases():
     for name in ("maml_conv4_28_1q_mlti", "matchingnet_bio_vanilla", "maml_pose_mlti"):
         assert name in names
     assert {"learners_28", "sampling", "account", "memory", "scaling"} < set(names)
-    assert names[-1] == "account"  # which looks at what was timed before
+    assert names[-1] == "account"  # uses the cases that were timed before
     assert benchmark.chosen(None, quick=True) == list(QUICK)
     assert len(QUICK) == 8
     assert set(QUICK) < set(ALL_CASES)
@@ -64,7 +64,7 @@ def test_every_case_can_be_built(name):
     strategy = make_strategy(case, make_learner(case))
     assert strategy.name == name.rpartition("_")[2]
     assert strategy.layers == case.layers
-    # The pool of the case itself may have hundreds of megabytes.
+    # The full pool of a case may take hundreds of megabytes.
     for some in (shrink(case), replace(case, image_shape=(1,))):
         x, index = make_pool(some)
         assert x.shape[1:] == some.image_shape
@@ -73,7 +73,7 @@ def test_every_case_can_be_built(name):
         assert index.shape[-1] >= some.shots + some.queries
 
 
-def test_cells_have_the_network_of_their_config():
+def test_cell_case_matches_its_config():
     from experiments.configs import tabula_muris
 
     config = tabula_muris.get_config()
@@ -117,7 +117,7 @@ def test_slow_steps_are_repeated_less_often(monkeypatch):
         ["--account_cases=no_such"],
     ],
 )
-def test_bad_arguments_are_refused(arguments):
+def test_bad_arguments_raise(arguments):
     saved = {name: flags.FLAGS[name].value for name in ("cases", "account_cases")}
     try:
         flags.FLAGS(["benchmark", *arguments])
@@ -130,10 +130,10 @@ def test_bad_arguments_are_refused(arguments):
             flags.FLAGS[name].value = value
 
 
-# ------------------------------------------------------------------- PyTorch beside
+# --------------------------------------------------------------------- PyTorch sides
 
 
-def test_growth_is_that_of_the_peak():
+def test_growth_measures_the_peak():
     size = 64 * 2**20
 
     def run():
@@ -144,7 +144,7 @@ def test_growth_is_that_of_the_peak():
     assert 0.9 * size < grown < 1.5 * size
 
 
-def test_a_side_that_there_is_not_is_refused_with_its_reason(monkeypatch):
+def test_reason_for_a_side_that_is_not_implemented(monkeypatch):
     def make_step(case, side):
         if side == "torch_vmap":
             raise NotImplementedError("no rule for this")
@@ -192,14 +192,14 @@ def test_all_sides_of_a_case_are_timed(name):
 
 @pytest.mark.slow
 @pytest.mark.parity
-def test_memory_of_pytorch_is_measured_in_a_process_of_its_own():
+def test_memory_of_pytorch_is_measured_in_a_separate_process():
     pytest.importorskip("torch")
     assert torch_sides.resident_growth("protonet_bio_vanilla", "torch") > 1e6
     with pytest.raises(InputError, match="unknown side"):
         torch_sides.resident_growth("protonet_bio_vanilla", "jax")
 
 
-# ----------------------------------------------------------------- tables, pictures
+# -------------------------------------------------------------------- tables, plots
 
 
 @pytest.mark.slow
@@ -214,15 +214,15 @@ def test_results_and_chart_are_written(tmp_path):
     assert [row["case"] for row in written["results"]] == [r["case"] for r in results]
     assert written["machine"]["platform"]
     assert_drawn(tmp_path / "new" / "ratios.png")
-    # The slower of the two forms of a step stands for both.
+    # Of the two forms of a step, the slower is selected.
     results[0]["time"]["jax"]["median_ms"] = 1e9
     assert breakdown.slowest(results) == ("protonet_bio_vanilla",)
 
 
 def test_operations_by_hand():
-    # Worked out: 28 * 28 * 27 * 32 * 2, 14 * 14 * 288 * 32 * 2, ...
+    # By hand: 28 * 28 * 27 * 32 * 2, 14 * 14 * 288 * 32 * 2, ...
     assert conv4_flops(RAINBOW) == [1354752, 3612672, 903168, 165888]
-    # 4 tasks of 160 images; the first block has no derivative by its input.
+    # 4 tasks of 160 images; the first block needs no input gradient.
     protonet = replace(RAINBOW, learner="protonet", queries=15)
     others = 3612672 + 903168 + 165888
     assert step_flops(protonet) == 640 * (2 * 1354752 + 3 * others)
@@ -235,7 +235,7 @@ def test_operations_by_hand():
 
 
 def plain_maml(kernels, x, steps=2):
-    """MAML's loss of one task, as in a textbook; the first layer is not adapted."""
+    """Textbook MAML loss of one task; the first layer is not adapted."""
     first, *adapted = kernels
     support, query = (jnp.tanh(part @ first) for part in jnp.split(x, 2))
 
@@ -248,11 +248,11 @@ def plain_maml(kernels, x, steps=2):
     return loss(adapted, query) ** 2
 
 
-def test_operations_by_hand_are_those_that_xla_counts():
+def test_operations_by_hand_equal_the_count_of_xla():
     protonet = replace(BIO, learner="protonet", hidden=(100, 90), pool=(2, 2, 15))
     protonet = replace(protonet, interpolation=None, layers=(0,))
     counted = compile_case(protonet).cost["flops"]
-    # XLA also counts what stands around the products.
+    # XLA counts more than the products.
     assert step_flops(protonet) < counted < 1.2 * step_flops(protonet)
 
     maml = replace(protonet, learner="maml", tasks=1, shots=5, queries=5, inner_steps=2)
@@ -264,7 +264,7 @@ def test_operations_by_hand_are_those_that_xla_counts():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["maml_bio_mlti", "protonet_bio_vanilla"])
-def test_account_has_all_parts(name, tmp_path):
+def test_breakdown_has_all_parts(name, tmp_path):
     account = breakdown.measure_case(name, shrink(ALL_CASES[name]), PEAKS, 1, 0.01)
     assert set(account["parts"]) == {*breakdown.PARTS, "dispatch"}
     step = account["programs"]["step"]["median_ms"]

@@ -78,7 +78,7 @@ def cli(monkeypatch, capsys, tmp_path):
         ),
     ],
 )
-def test_wrong_input_is_told_in_one_line(cli, tmp_path, args, message):
+def test_wrong_input_gives_one_line(cli, tmp_path, args, message):
     code, printed = cli(*[arg.replace("OUT", str(tmp_path / "out")) for arg in args])
     assert code == 2
     last = printed.err.strip().splitlines()[-1]
@@ -141,7 +141,7 @@ def test_sheets_by_command(cli, tmp_path):
 
 @pytest.mark.slow
 def test_runs_of_points_by_command(cli, tmp_path, monkeypatch):
-    """A real run of a few steps, from planning to picture."""
+    """A real run of a few steps, from planning to the figure."""
     figure = Figure("small", 4, "combinations", (PROTONET,))
     monkeypatch.setattr(task_numbers, "FIGURES", (figure,))
     args = ["--figure=task_numbers", "--steps=2", "--only=train_classes24,mlti"]

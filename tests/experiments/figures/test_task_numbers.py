@@ -1,4 +1,4 @@
-"""Figures over the number of training tasks: points, their runs, and pictures."""
+"""Figures over the number of training tasks: points, runs and plots."""
 
 import math
 
@@ -35,7 +35,7 @@ def test_axes_begin_with_the_config_and_end_with_all_that_the_paper_lists():
                 assert config.learner.name == panel.learner
 
 
-def test_points_that_stand_in_tables_too_are_the_same_runs():
+def test_points_share_their_runs_with_tables():
     in_tables = {
         cell.run
         for table in TABLES.values()
@@ -84,7 +84,7 @@ def test_points_and_intervals_by_hand(tmp_path):
     spread = math.sqrt(0.25**2 / 3)
     expected = (0.55 / 3, 1.96 * spread / math.sqrt(3))
     assert mlti.difference == pytest.approx(expected)
-    # There is no vanilla with 24 to compare with.
+    # Vanilla has no result at 24.
     assert (cross.number, cross.difference) == (24, None)
     assert cross.summary.mean == pytest.approx(0.6)
     text = task_numbers.table(MAML, curves).splitlines()
@@ -128,8 +128,8 @@ def test_one_panel_has_one_number_of_steps(tmp_path):
     assert task_numbers.shown_steps(MAML, Results(folder)) == 10
 
 
-def test_picture_of_task_numbers(tmp_path):
-    path = tmp_path / "picture.png"
+def test_figure_of_task_numbers(tmp_path):
+    path = tmp_path / "figure.png"
     assert not task_numbers.draw(RAINBOW, Results(tmp_path / "results"), path)
     assert not path.exists()
     for shift, strategy in enumerate(SHOWN):

@@ -1,4 +1,4 @@
-"""The figure of tasks by t-SNE: vectors of tasks, distances, and the picture."""
+"""The figure of tasks by t-SNE: vectors of tasks, distances and plot."""
 
 import math
 
@@ -141,7 +141,7 @@ def test_the_head_of_a_gradient_based_learner_is_left_out():
     assert vectors.shape == (2, 4)  # of three that a meta-batch gives
 
 
-def test_what_has_no_interpolated_tasks_is_refused():
+def test_experiments_without_interpolated_tasks_raise():
     raw = Features(None, "raw")
     with pytest.raises(InputError, match="'vanilla' does not interpolate pairs"):
         tsne.task_vectors(build(small_config(strategy="vanilla")), raw)
@@ -167,7 +167,7 @@ def test_nearness_by_hand():
     assert share.argmax(axis=1).tolist()[3] == 2
 
 
-def test_distances_are_told():
+def test_format_of_distances():
     originals = np.array([[0.0, 0.0], [2.0, 0.0], [1.0, math.sqrt(3)]])
     vectors = np.repeat([[0.5, 0.0]], 5, axis=0)
     assert "median 0.25, 80 % from 0.25 to 0.25" in tsne.distances(originals, vectors)
@@ -187,6 +187,6 @@ def test_tsne_keeps_groups_together_and_is_the_same_again(tmp_path):
     path = tmp_path / "tsne.png"
     tsne.draw(originals, vectors, path, "title\nfeatures")
     assert_drawn(path)
-    picture = matplotlib.image.imread(path)[..., :3]
-    for colour in tsne.PALETTE:  # that of each star
-        assert (np.abs(picture - colour).max(axis=-1) < 0.01).sum() > 100
+    image = matplotlib.image.imread(path)[..., :3]
+    for color in tsne.PALETTE:  # that of each star
+        assert (np.abs(image - color).max(axis=-1) < 0.01).sum() > 100

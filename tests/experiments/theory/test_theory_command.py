@@ -50,7 +50,7 @@ def test_numbers_and_plots_are_written(run, monkeypatch, tmp_path):
     code, printed = run(f"--output={tmp_path / 'new'}")
     assert code == 0, printed.err
     check_output(tmp_path / "new", ["small"])
-    for text in ("Lemma 1", "Lemma 4, a head a task", "small"):
+    for text in ("Lemma 1", "Lemma 4, head per task", "small"):
         assert text in printed.out
 
 
