@@ -27,7 +27,7 @@ def run(
     module_docstring: str | None,
     positional: Sequence[str] = (),
 ) -> int:
-    """Runs a tool with a `--config`; see `mlti_jax._internal.command_line.run`.
+    """Run a tool with a `--config`; see `mlti_jax._internal.command_line.run`.
 
     An unknown `--config.FIELD` is reported with the fields that exist.
     """
@@ -35,7 +35,7 @@ def run(
 
 
 def use_compilation_cache(choice: str, workdir: str) -> None:
-    """Enables JAX's persistent compilation cache, which makes the next start faster.
+    """Enable JAX's persistent compilation cache, which makes the next start faster.
 
     Args:
       choice: `beside` the work directory, `off`, or a path. A directory that is already
@@ -52,7 +52,7 @@ def use_compilation_cache(choice: str, workdir: str) -> None:
 
 
 def listing() -> str:
-    """Returns the names of all learners, strategies, backbones, datasets, configs."""
+    """Return the names of all learners, strategies, backbones, datasets, configs."""
     families: dict[str, Iterable[str]] = {
         "learners": LEARNERS,
         "strategies": STRATEGIES,
@@ -89,7 +89,7 @@ def _check_config(argv: list[str]) -> list[str]:
 
 
 def _joined(argv: list[str]) -> list[str]:
-    """Rewrites `--config FILE` to `--config=FILE`."""
+    """Rewrite `--config FILE` to `--config=FILE`."""
     joined: list[str] = []
     for arg in argv:
         if joined and joined[-1] in ("--config", "-config"):
@@ -101,7 +101,7 @@ def _joined(argv: list[str]) -> list[str]:
 
 
 def _check_fields(argv: list[str]) -> None:
-    """Raises `InputError` for a `--config.FIELD` that the config does not have."""
+    """Raise `InputError` for a `--config.FIELD` that the config does not have."""
     files = [arg for arg in argv if arg.startswith("--config=")]
     if not files:
         return

@@ -61,7 +61,7 @@ Columns = dict[str, Sequence[Any]]  # columns of a table, by name
 
 
 def main() -> None:
-    """Adapts the learner, predicts and writes the predictions."""
+    """Adapt the learner, predict and write the predictions."""
     model_dir, support, query = map(_required, (MODEL, SUPPORT, QUERY))
     output = pathlib.Path(_required(OUTPUT))
     if output.is_dir() or not output.absolute().parent.is_dir():
@@ -89,7 +89,7 @@ def _required(flag: flags.FlagHolder[str | None]) -> str:
 
 
 def load_model(path: str, data_dir: str | None = None) -> FittedLearner:
-    """Loads a saved learner, or that of a finished run."""
+    """Load a saved learner, or that of a finished run."""
     folder = pathlib.Path(path)
     if (folder / "results.json").is_file() and not (folder / MANIFEST).is_file():
         experiment, variables, _ = finished_run.load(folder, data_dir)
@@ -102,7 +102,7 @@ def load_model(path: str, data_dir: str | None = None) -> FittedLearner:
 
 
 def read_support(inputs: Inputs, path: str, label: str) -> tuple[Any, np.ndarray]:
-    """Reads the samples of a support set, as `inputs` takes them, and their labels.
+    """Read the samples of a support set, as `inputs` takes them, and their labels.
 
     Args:
       inputs: how samples were prepared in training.
@@ -133,7 +133,7 @@ def read_support(inputs: Inputs, path: str, label: str) -> tuple[Any, np.ndarray
 
 
 def read_query(inputs: Inputs, path: str, label: str) -> tuple[Any, Columns]:
-    """Reads the queries as `inputs` takes them, and columns that identify them."""
+    """Read the queries as `inputs` takes them, and columns that identify them."""
     source = _existing("query", path)
     if inputs.kind == IMAGES:
         files = _entries("query", source)
@@ -158,7 +158,7 @@ def read_query(inputs: Inputs, path: str, label: str) -> tuple[Any, Columns]:
 
 
 def _samples(inputs: Inputs, table: Table, without: list[str]) -> Any:
-    """Returns the samples of a table as `inputs` takes them."""
+    """Return the samples of a table as `inputs` takes them."""
     if inputs.kind != ARRAYS:
         return table.frame
     columns, _ = table.numeric_columns(without)
@@ -175,7 +175,7 @@ def _existing(flag: str, path: str) -> pathlib.Path:
 
 
 def _entries(flag: str, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Lists a folder in sorted order, without hidden files."""
+    """List a folder in sorted order, without hidden files."""
     if not folder.is_dir():
         raise InputError(
             f"--{flag}: {folder} is not a folder; the learner was trained on images"
@@ -207,7 +207,7 @@ def _arrays(
 
 
 def prediction_columns(model: AdaptedModel, x: Any) -> Columns:
-    """Returns predictions, and for classification probabilities, as columns."""
+    """Return predictions, and for classification probabilities, as columns."""
     labels, probabilities = model.predict(x)
     if probabilities is None or model.classes is None:
         if labels.ndim == 1:
@@ -222,7 +222,7 @@ def prediction_columns(model: AdaptedModel, x: Any) -> Columns:
 
 
 def write_columns(path: pathlib.Path, columns: Columns) -> None:
-    """Writes columns to a .csv file, atomically."""
+    """Write columns to a .csv file, atomically."""
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

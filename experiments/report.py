@@ -96,7 +96,7 @@ NOT_RUN = "No results yet: {}; see `python -m experiments.tables --list`."
 
 
 def page(results_folder: pathlib.Path, figures_folder: pathlib.Path) -> str:
-    """Returns the text of the page.
+    """Return the text of the page.
 
     Args:
       results_folder: folder of the results, `notes.md` and `theory.json`.
@@ -119,7 +119,7 @@ def page(results_folder: pathlib.Path, figures_folder: pathlib.Path) -> str:
 
 
 def table_parts(table: Table, results: Results) -> list[str]:
-    """Returns the columns of a table that have results, each with its runs.
+    """Return the columns of a table that have results, each with its runs.
 
     Columns without results are named at the end. Empty if no column has results.
     """
@@ -167,7 +167,7 @@ def _title(cell: Cell, run: Run) -> str:
 
 
 def _run_list(runs: dict[str, BySeed]) -> str:
-    """Returns a collapsed table: config, overrides and seeds of each run."""
+    """Return a collapsed table: config, overrides and seeds of each run."""
     lines = []
     for title, by_seed in runs.items():
         seeds = sorted(by_seed)
@@ -188,7 +188,7 @@ def _run_list(runs: dict[str, BySeed]) -> str:
 
 
 def _config_and_overrides(command: str) -> tuple[str, list[str]]:
-    """Returns `FILE.py:ARGUMENT` and the overrides `FIELD=VALUE`, without the seed."""
+    """Return `FILE.py:ARGUMENT` and the overrides `FIELD=VALUE`, without the seed."""
     words = shlex.split(command)
     configs = [word for word in words if word.startswith("--config=")]
     fields = [
@@ -199,7 +199,7 @@ def _config_and_overrides(command: str) -> tuple[str, list[str]]:
 
 
 def theory_parts(results_folder: pathlib.Path) -> list[str]:
-    """Returns the tables of `experiments.theory`, if they are in the folder."""
+    """Return the tables of `experiments.theory`, if they are in the folder."""
     path = results_folder / MEASURED
     if not path.exists():
         return []
@@ -212,7 +212,7 @@ def theory_parts(results_folder: pathlib.Path) -> list[str]:
 
 
 def figure_parts(results: Results, figures_folder: pathlib.Path) -> list[str]:
-    """Returns the figures that have a caption, each with its command."""
+    """Return the figures that have a caption, each with its command."""
     parts = []
     for path in sorted(figures_folder.glob("*.png")):
         for beginning, (caption, command) in CAPTIONS.items():
@@ -227,7 +227,7 @@ def figure_parts(results: Results, figures_folder: pathlib.Path) -> list[str]:
 
 
 def _runs_of_figure(name: str, results: Results) -> dict[str, BySeed]:
-    """Returns the results of each point of a `task_numbers` figure; else nothing."""
+    """Return the results of each point of a `task_numbers` figure; else nothing."""
     return {
         f"{panel.label}, {strategy}, {number} {figure.unit}": by_seed
         for figure in task_numbers.FIGURES
@@ -238,7 +238,7 @@ def _runs_of_figure(name: str, results: Results) -> dict[str, BySeed]:
 
 
 def draw_task_numbers(results: Results, figures_folder: pathlib.Path) -> None:
-    """Draws the `task_numbers` figures, of panels with two or more connected points."""
+    """Draw the `task_numbers` figures, of panels with two or more connected points."""
 
     def has_line(panel: task_numbers.Panel) -> bool:
         curves = task_numbers.points(panel, results)
@@ -253,7 +253,7 @@ def draw_task_numbers(results: Results, figures_folder: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Draws the figures that need only results, and writes the page."""
+    """Draw the figures that need only results, and write the page."""
     results_folder = existing_folder(RESULTS.value)
     path = absolute(OUTPUT.value) or PAGE
     figures_folder = path.parent / FIGURES

@@ -41,7 +41,7 @@ def interpolated_tasks(
     rows: int = 4,
     seed: int = 0,
 ) -> Figure:
-    """Plots a meta-batch before and after interpolation, one task per row.
+    """Plot a meta-batch before and after interpolation, one task per row.
 
     Shows the first ten images of each support set: on the left as drawn from the
     training pool, on the right as the strategy changes them at the input (layer 0).
@@ -97,7 +97,7 @@ def learning_curves(
     runs: Mapping[str, str | os.PathLike[str]],
     path: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Plots the metric on training and validation tasks against training steps.
+    """Plot the metric on training and validation tasks against training steps.
 
     Training curves are dotted. Validation curves are solid, with a band for the 95 %
     confidence interval.
@@ -137,7 +137,7 @@ def learning_curves(
 
 
 def _plot_run(axis: Axes, name: str, workdir: pathlib.Path, color: str) -> str:
-    """Plots the curves of one run; returns the name of its metric."""
+    """Plot the curves of one run; return the name of its metric."""
     file = workdir / "metrics.jsonl"
     lines = metrics.read(file) if file.is_file() else []
     if not lines:
@@ -163,7 +163,7 @@ def _plot_run(axis: Axes, name: str, workdir: pathlib.Path, color: str) -> str:
 
 
 def _side_by_side(images: np.ndarray, gap: int = 2) -> np.ndarray:
-    """Puts images `[N, H, W, C]` into one row on white."""
+    """Put images `[N, H, W, C]` into one row on white."""
     number, height, width, _ = images.shape
     row = np.ones((height, number * (width + gap) - gap, 3))
     for index, image in enumerate(images):

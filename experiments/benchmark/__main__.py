@@ -114,7 +114,7 @@ class Settings(NamedTuple):
 
 
 def settings_from_flags() -> Settings:
-    """Reads the settings from the flags.
+    """Read the settings from the flags.
 
     Raises:
       InputError: if a value is out of range, or a side or case is unknown.
@@ -142,7 +142,7 @@ def settings_from_flags() -> Settings:
 
 
 def measure(name: str, settings: Settings, before: list[dict]) -> Iterator[dict]:
-    """Measures a case or table.
+    """Measure a case or table.
 
     Args:
       name: of the case or table.
@@ -165,7 +165,7 @@ def measure(name: str, settings: Settings, before: list[dict]) -> Iterator[dict]
 
 
 def write(results: list[dict], folder: pathlib.Path) -> None:
-    """Writes all results, and plots of those that have one."""
+    """Write all results, and plots of those that have one."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"machine": machine.describe(), "results": results}
     write_json(folder / "results.json", content)
@@ -183,7 +183,7 @@ def write(results: list[dict], folder: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Measures cases and tables, and prints each result when it is ready."""
+    """Measure cases and tables, and print each result when it is ready."""
     parallel.use_all_cores()
     settings = settings_from_flags()
     names = chosen(CASES.value, IS_QUICK.value)

@@ -113,7 +113,7 @@ def functions(case: Case, parts: Parts, plan: Plan) -> dict[str, Function]:
 
 
 def looped(function: Function, parts: Parts, plan: Plan) -> timing.Steps:
-    """Compiles a loop that calls a function a given number of times."""
+    """Compile a loop that calls a function a given number of times."""
     variables, pool, key = plan.replicate(
         (parts.state.variables, parts.pool, jax.random.key(2))
     )
@@ -139,7 +139,7 @@ def looped(function: Function, parts: Parts, plan: Plan) -> timing.Steps:
 def measure_case(
     name: str, case: Case, peaks: dict[str, float], rounds: int, seconds: float
 ) -> dict:
-    """Measures the breakdown of one case.
+    """Measure the breakdown of one case.
 
     Args:
       name: of the case.
@@ -209,14 +209,14 @@ def _limit(
 def measure(
     names: tuple[str, ...], rounds: int, seconds: float
 ) -> Iterator[dict[str, Any]]:
-    """Measures the peak performance, then yields the breakdown of each case."""
+    """Measure the peak performance, then yields the breakdown of each case."""
     peaks = measure_peaks()
     for name in names:
         yield measure_case(name, find(name), peaks, rounds, seconds)
 
 
 def table(result: dict) -> str:
-    """Formats the breakdown of a case."""
+    """Format the breakdown of a case."""
     limit, step = result["limit"], result["programs"]["step"]
     peaks = result["peaks"]
     lines = [

@@ -188,7 +188,7 @@ QUICK = (
 
 
 def find(name: str) -> Case:
-    """Looks up a case by name; raises `InputError` if it is unknown."""
+    """Look up a case by name; raise `InputError` if it is unknown."""
     if name not in ALL_CASES:
         raise unknown_name("case", name, ALL_CASES)
     return ALL_CASES[name]
@@ -196,7 +196,7 @@ def find(name: str) -> Case:
 
 @functools.lru_cache(maxsize=1)  # all sides of a case share the pool
 def make_pool(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Generates random samples with the size of the real data.
+    """Generate random samples with the size of the real data.
 
     Returns:
       `x [M, ...]`, float32 for cells and uint8 otherwise, and the `index` of the rows
@@ -211,7 +211,7 @@ def make_pool(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_learner(case: Case) -> learners.Learner:
-    """Builds our learner of a case."""
+    """Build our learner of a case."""
     size = {
         "conv4": {"filters": case.filters},
         "mlp": {"hidden": case.hidden, "slope": case.slope, "dropout": case.dropout},
@@ -232,7 +232,7 @@ def make_learner(case: Case) -> learners.Learner:
 
 
 def make_strategy(case: Case, learner: learners.Learner) -> strategies.Strategy:
-    """Builds our strategy of a case.
+    """Build our strategy of a case.
 
     Raises:
       InputError: if the strategy does not apply to the learner.

@@ -36,7 +36,7 @@ def describe() -> dict[str, object]:
 def measure_peaks(
     seconds: float = 4.0, matrix: int = MATRIX, array: int = ARRAY
 ) -> dict[str, float]:
-    """Measures a matrix product and a pass over memory; the fastest round counts.
+    """Measure a matrix product and a pass over memory; the fastest round counts.
 
     Both run in a loop that reuses their buffers.
 

@@ -26,7 +26,7 @@ TASKS = (1, 4, 16)
 
 
 def measure(rounds: int, seconds: float) -> dict:
-    """Measures MAML with two networks; the arguments are not used."""
+    """Measure MAML with two networks; the arguments are not used."""
     del rounds, seconds
     cases = {name: vanilla(NETWORKS[name]) for name in TWO_NETWORKS}
     return measure_cases(cases, TASKS, INNER_STEPS)
@@ -35,7 +35,7 @@ def measure(rounds: int, seconds: float) -> dict:
 def measure_cases(
     cases: dict[str, Case], tasks: Sequence[int], inner_steps: Sequence[int]
 ) -> dict:
-    """Compiles every combination of case, tasks, form and inner steps.
+    """Compile every combination of case, tasks, form and inner steps.
 
     Args:
       cases: by the names of their networks.
@@ -70,7 +70,7 @@ def _memory(case: Case, inner_steps: int, plan: Plan) -> dict[str, int]:
 
 
 def table(result: dict) -> str:
-    """Formats peak memory in MB, one line per network, number of tasks and form."""
+    """Format peak memory in MB, one line per network, number of tasks and form."""
     steps = sorted({row["inner_steps"] for row in result["rows"]})
     head = "".join(f"{number:>10}" for number in steps)
     lines = [

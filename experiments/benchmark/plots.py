@@ -35,7 +35,7 @@ VARIED = {
 
 
 def ratios(results: list[dict], path: pathlib.Path) -> None:
-    """Plots PyTorch's step time divided by ours, one panel per strategy."""
+    """Plot PyTorch's step time divided by ours, one panel per strategy."""
     parts = [(*result["case"].rpartition("_")[::2], result) for result in results]
     steps = list(dict.fromkeys(step for step, _, _ in parts))
     strategies = sorted({strategy for _, strategy, _ in parts}, reverse=True)
@@ -71,7 +71,7 @@ def _ratio_bars(
     height: float,
     side: str,
 ) -> None:
-    """Draws bars that start at 1 (equally fast), labeled with their values."""
+    """Draw bars that start at 1 (equally fast), labeled with their values."""
     color = COLORS[list(SIDES).index(side)]
     widths = np.array(values) - 1
     axis.barh(places, widths, height, left=1, color=color, label=SIDES[side])
@@ -88,7 +88,7 @@ def _ratio_bars(
 
 
 def breakdown(results: list[dict], path: pathlib.Path) -> None:
-    """Plots the share of each part in the step time, one bar per case."""
+    """Plot the share of each part in the step time, one bar per case."""
     from matplotlib import colormaps
 
     names = [result["case"] for result in results]
@@ -114,7 +114,7 @@ def _share(result: dict, part: str) -> float:
 
 
 def memory(result: dict, path: pathlib.Path) -> None:
-    """Plots temporary memory against inner steps, one panel per network."""
+    """Plot temporary memory against inner steps, one panel per network."""
     networks = list(dict.fromkeys(row["network"] for row in result["rows"]))
     tasks = sorted({row["tasks"] for row in result["rows"]})
     fig = new_figure(COLUMN_WIDTH, 3.0)
@@ -145,7 +145,7 @@ def memory(result: dict, path: pathlib.Path) -> None:
 
 
 def scaling(result: dict, path: pathlib.Path) -> None:
-    """Plots time (top) and peak memory (bottom), one column per varied quantity."""
+    """Plot time (top) and peak memory (bottom), one column per varied quantity."""
     rows = result["rows"]
     networks = list(dict.fromkeys(row["network"] for row in rows))
     varied = list(dict.fromkeys(row["varied"] for row in rows))

@@ -53,7 +53,7 @@ class Program(NamedTuple):
 
 
 def make_parts(case: Case) -> Parts:
-    """Builds learner, strategy and optimizer, and puts the pool on the device."""
+    """Build learner, strategy and optimizer, and put the pool on the device."""
     learner = make_learner(case)
     strategy = make_strategy(case, learner)
     optimizer = optax.adam(case.outer_lr)
@@ -70,7 +70,7 @@ def make_parts(case: Case) -> Parts:
 def compile_case(
     case: Case, plan: Plan | None = None, compiler_options: dict | None = None
 ) -> Program:
-    """Compiles our side of a case to one program for any number of steps.
+    """Compile our side of a case to one program for any number of steps.
 
     Calls the compiled program directly, because the jitted function would compile it a
     second time.
@@ -139,7 +139,7 @@ def cost_of(compiled: jax.stages.Compiled) -> dict[str, float]:
 
 
 def _on_device(case: Case) -> Pool:
-    """Puts the pool of a case on the device."""
+    """Put the pool of a case on the device."""
     x, index = make_pool(case)
     arrays = {
         "x": jnp.asarray(x),

@@ -43,12 +43,12 @@ GROUPS: dict[str, Callable[[], Sides]] = {
 
 
 def measure(name: str, rounds: int, seconds: float) -> dict:
-    """Measures a group by its name; see `measure_sides`."""
+    """Measure a group by its name; see `measure_sides`."""
     return measure_sides(name, GROUPS[name](), rounds, seconds)
 
 
 def measure_sides(name: str, sides: Sides, rounds: int, seconds: float) -> dict:
-    """Compiles all sides, then times them in turn.
+    """Compile all sides, then times them in turn.
 
     Args:
       name: of the group.
@@ -97,7 +97,7 @@ def measure_sides(name: str, sides: Sides, rounds: int, seconds: float) -> dict:
 
 
 def table(result: dict) -> str:
-    """Formats a result, one line per side."""
+    """Format a result, one line per side."""
     lines = [
         f"{result['case']}: relative to {result['relative_to']}; others "
         f"{timing.format_share(result['others'])}",

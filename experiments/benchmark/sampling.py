@@ -18,7 +18,7 @@ IMAGES_PER_CLASS = (600, 6000)  # miniImageNet has 600, ISIC's largest class 5,9
 
 
 def make_sampler(images_per_class: int) -> timing.Steps:
-    """Builds a function that draws meta-batches and waits for the last."""
+    """Build a function that draws meta-batches and waits for the last."""
     index = np.arange(CLASSES * images_per_class).reshape(CLASSES, -1)
     x = np.random.default_rng(0).integers(0, 256, (index.size, *SHAPE), np.uint8)
     pool = ClassPool(
@@ -47,7 +47,7 @@ def make_sampler(images_per_class: int) -> timing.Steps:
 
 
 def measure(rounds: int, seconds: float) -> dict:
-    """Measures milliseconds per meta-batch for each pool size, and their ratio."""
+    """Measure milliseconds per meta-batch for each pool size, and their ratio."""
     share = timing.CpuShare()
     sides = {str(size): make_sampler(size) for size in IMAGES_PER_CLASS}
     times = timing.time_sides(sides, rounds, seconds)
@@ -63,7 +63,7 @@ def measure(rounds: int, seconds: float) -> dict:
 
 
 def table(result: dict) -> str:
-    """Formats a result."""
+    """Format a result."""
     lines = [
         f"sampling: {TASKS} tasks, 5-way 1-shot, 15 queries, 84x84 images; others "
         f"{timing.format_share(result['others'])}"

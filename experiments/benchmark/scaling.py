@@ -39,7 +39,7 @@ TASKS_PER_PASS = {"tasks": None, "tasks, passes": 4}
 
 
 def _compile(case: Case, varied: str) -> Program:
-    """Compiles as in a training run, except for the tasks per pass if varied."""
+    """Compile as in a training run, except for the tasks per pass if varied."""
     if varied not in TASKS_PER_PASS:
         return compile_case(case)
     plan = plan_for(np.zeros((1, *case.image_shape)), case.tasks)
@@ -47,7 +47,7 @@ def _compile(case: Case, varied: str) -> Program:
 
 
 def measure(rounds: int, seconds: float) -> dict:
-    """Measures MAML with MLTI, for two networks, at all sizes."""
+    """Measure MAML with MLTI, for two networks, at all sizes."""
     # A single interpolation layer: each further one adds a step to the program.
     cases = {name: replace(NETWORKS[name], layers=(0,)) for name in TWO_NETWORKS}
     return measure_cases(cases, SIZES, rounds, seconds)
@@ -56,7 +56,7 @@ def measure(rounds: int, seconds: float) -> dict:
 def measure_cases(
     cases: dict[str, Case], sizes: Sizes, rounds: int, seconds: float
 ) -> dict:
-    """Measures every case at every size.
+    """Measure every case at every size.
 
     Args:
       cases: by the names of their networks.
@@ -95,7 +95,7 @@ def measure_cases(
 
 
 def table(result: dict) -> str:
-    """Formats a result, one line per size."""
+    """Format a result, one line per size."""
     lines = [
         "scaling of MAML with MLTI; pool: factor of the samples; others "
         f"{timing.format_share(result['others'])}",

@@ -24,7 +24,7 @@ def measure(
     sides: Sequence[str] = torch_sides.SIDES,
     memory: bool = False,
 ) -> dict:
-    """Measures one case by its name; see `measure_case`.
+    """Measure one case by its name; see `measure_case`.
 
     With `memory`, the result also has the bytes that each PyTorch side takes, under
     `resident`.
@@ -44,7 +44,7 @@ def measure_case(
     seconds: float,
     sides: Sequence[str] = torch_sides.SIDES,
 ) -> dict:
-    """Times our side and PyTorch's in turn, without compilation.
+    """Time our side and PyTorch's in turn, without compilation.
 
     Args:
       name: of the case.
@@ -84,7 +84,7 @@ def header() -> str:
 
 
 def table(result: dict) -> str:
-    """Formats a result as a line: median (fastest-slowest round), and ratios."""
+    """Format a result as a line: median (fastest-slowest round), and ratios."""
     time, ratios = result["time"], result["ratio"]
 
     def spread(side: str) -> str:

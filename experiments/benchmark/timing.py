@@ -41,7 +41,7 @@ class CpuShare:
 def time_sides(
     sides: dict[str, Steps], rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Times sides in turn.
+    """Time sides in turn.
 
     Args:
       sides: each runs a given number of steps and waits for the last.
@@ -67,7 +67,7 @@ def time_sides(
 
 
 def _warm_up(steps: Steps) -> float:
-    """Runs the first steps; returns the approximate seconds per step."""
+    """Run the first steps; return the approximate seconds per step."""
     first = _time(steps, 1)
     return first if first > SLOW_S else _time(steps, 3)
 
@@ -90,7 +90,7 @@ def spread(times: list[float]) -> dict[str, float]:
 
 
 def format_spread(times: dict[str, float]) -> str:
-    """Formats as `median (fastest-slowest)`, in milliseconds."""
+    """Format as `median (fastest-slowest)`, in milliseconds."""
     median, fastest, slowest = (
         format_ms(times[name], times["median_ms"])
         for name in ("median_ms", "min_ms", "max_ms")
@@ -99,12 +99,12 @@ def format_spread(times: dict[str, float]) -> str:
 
 
 def format_ms(value: float, like: float | None = None) -> str:
-    """Formats milliseconds with the digits that suit `like`, by default `value`."""
+    """Format milliseconds with the digits that suit `like`, by default `value`."""
     size = value if like is None else like
     digits = 2 if size < 1 else 1 if size < 1000 else 0
     return f"{value:.{digits}f}"
 
 
 def format_share(share: float | None) -> str:
-    """Formats a share as a percentage."""
+    """Format a share as a percentage."""
     return "-" if share is None else f"{100 * share:.0f} %"

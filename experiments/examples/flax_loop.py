@@ -40,21 +40,21 @@ class Embedding(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Embeds inputs `[N, 64]` as `[N, 32]`."""
+        """Embed inputs `[N, 64]` as `[N, 32]`."""
         for _ in range(2):
             x = nn.relu(nn.Dense(64)(x))
         return nn.Dense(32)(x)
 
 
 def oriented(images: np.ndarray, orientation: int) -> np.ndarray:
-    """Rotates images `[M, 8, 8]` by quarter turns, and mirrors them from 4 on."""
+    """Rotate images `[M, 8, 8]` by quarter turns, and mirror them from 4 on."""
     turned = np.rot90(images, orientation % 4, axes=(1, 2))
     mirrored = turned[:, :, ::-1] if orientation >= 4 else turned
     return mirrored.reshape(-1, 64)
 
 
 def draw(rng: np.random.Generator, orientations: Sequence[int], number: int) -> Episode:
-    """Draws episodes of one orientation each, stacked along the first axis."""
+    """Draw episodes of one orientation each, stacked along the first axis."""
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)
     samples = {o: oriented(images, o) for o in orientations}
@@ -75,7 +75,7 @@ def draw(rng: np.random.Generator, orientations: Sequence[int], number: int) -> 
 
 
 def protonet(params: dict, episode: Episode) -> tuple[jax.Array, jax.Array]:
-    """Returns loss and accuracy on the queries of one episode."""
+    """Return loss and accuracy on the queries of one episode."""
     (support_x, support_y), (query_x, query_y) = episode
     embed = Embedding().apply
     prototypes = support_y.T @ embed(params, support_x) / SHOTS
@@ -86,7 +86,7 @@ def protonet(params: dict, episode: Episode) -> tuple[jax.Array, jax.Array]:
 
 
 def interpolated(key: jax.Array, episodes: Episode, alpha: float) -> Episode:
-    """Mixes each episode with another of the same step, with one lambda per pair."""
+    """Mix each episode with another of the same step, with one lambda per pair."""
     support, query = (Batch(x, y) for x, y in episodes)  # MLTI
     tasks = Task(support, query, domain=jnp.arange(EPISODES))  # MLTI
     keys = jax.random.split(key, EPISODES + 2)  # MLTI
@@ -99,7 +99,7 @@ def interpolated(key: jax.Array, episodes: Episode, alpha: float) -> Episode:
 
 
 def train(steps: int = 300, alpha: float = 2.0, seed: int = 0) -> np.ndarray:
-    """Trains a network; returns its accuracy on each test episode."""
+    """Train a network; return its accuracy on each test episode."""
     rng = np.random.default_rng(seed)
     params = Embedding().init(jax.random.key(seed), jnp.zeros((1, 64)))
     optimizer = optax.adam(1e-3)
@@ -129,7 +129,7 @@ def train(steps: int = 300, alpha: float = 2.0, seed: int = 0) -> np.ndarray:
 
 
 def main() -> None:
-    """Trains with the command-line arguments and prints the accuracy."""
+    """Train with the command-line arguments and print the accuracy."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument(

@@ -124,7 +124,7 @@ def _draw_task_numbers(results: Results, folder: pathlib.Path) -> None:
 
 
 def make_tsne() -> None:
-    """Draws the t-SNE of original and interpolated tasks."""
+    """Draw the t-SNE of original and interpolated tasks."""
     folder = output_folder(OUTPUT.value)
     experiment, features = _experiment_and_features()
     originals, vectors = tsne.task_vectors(experiment, features)
@@ -143,7 +143,7 @@ def make_tsne() -> None:
 
 
 def _experiment_and_features() -> tuple[Experiment, Features]:
-    """Selects the experiment and the features by the flags."""
+    """Select the experiment and the features by the flags."""
     raw = FEATURES.value == "inputs"
     if WORKDIR.value is None:
         config = CONFIG.value or _default_config()
@@ -174,7 +174,7 @@ def _default_config() -> ConfigDict:
 
 
 def make_sheets() -> None:
-    """Draws one sheet per dataset."""
+    """Draw one sheet per dataset."""
     folder = output_folder(OUTPUT.value)
     for name in DATASETS_SHOWN.value or ():
         if name not in DATASETS:
@@ -201,7 +201,7 @@ def make_sheets() -> None:
 
 
 def main() -> None:
-    """Lists, plans, runs or draws figures."""
+    """List, plan, run or draw figures."""
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing data.
     if LIST.value:
         print("\n".join(f"{name:13} {text}" for name, text in FIGURES.items()))

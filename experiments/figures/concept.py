@@ -50,13 +50,13 @@ def tasks_and_mixtures() -> tuple[Task, Task, Task, Task]:
 
 
 def format_soft_label(y: np.ndarray) -> str:
-    """Formats a soft label `[C]`, the largest share first."""
+    """Format a soft label `[C]`, the largest share first."""
     order = [c for c in np.argsort(-y) if y[c] > 0]
     return "\n".join(f"{y[c]:.1f} “{DIGITS[c]}”" for c in order)
 
 
 def draw(path: pathlib.Path) -> None:
-    """Draws the figure and saves it."""
+    """Draw the figure and save it."""
     one, other, shared, paired = tasks_and_mixtures()
     fig = new_figure(WIDTH, HEIGHT)
     digits = [f"“{digit}”" for digit in DIGITS]
@@ -89,7 +89,7 @@ def _row(
     title: str,
     labels: list[str],
 ) -> None:
-    """Draws the images of a task with labels below; `corner` is in inches."""
+    """Draw the images of a task with labels below; `corner` is in inches."""
     left, bottom = corner
     fig.text(left / WIDTH, (bottom + SIDE + 0.1) / HEIGHT, title, fontsize=9)
     for column, label in enumerate(labels):
@@ -109,7 +109,7 @@ def _row(
 
 
 def _arrow(fig: Figure, ends: tuple[float, float], text: str) -> None:
-    """Draws an arrow at half height with text above it; `ends` are in inches."""
+    """Draw an arrow at half height with text above it; `ends` are in inches."""
     start, end = (x / WIDTH for x in ends)
     style = {"arrowstyle": "-|>", "color": COLORS[0], "lw": 1.5}
     axis = fig.add_axes([0, 0, 1, 1], zorder=-1)
@@ -120,7 +120,7 @@ def _arrow(fig: Figure, ends: tuple[float, float], text: str) -> None:
 
 
 def main() -> None:
-    """Writes the figure to `--output`."""
+    """Write the figure to `--output`."""
     path = pathlib.Path(OUTPUT.value)
     draw(path)
     print(f"figure: {path}")

@@ -31,13 +31,13 @@ MAX_FEATURES = 120
 
 
 def dataset_experiment(name: str, data_dir: str | None = None) -> Experiment:
-    """Builds the experiment of a dataset's config, with its default learner."""
+    """Build the experiment of a dataset's config, with its default learner."""
     config = importlib.import_module(f"experiments.configs.{name}").get_config()
     return build(config, data_dir)
 
 
 def reason_to_skip(experiment: Experiment) -> str | None:
-    """Returns why a sheet cannot be drawn, or None if it can."""
+    """Return why a sheet cannot be drawn, or None if it can."""
     layers = tuple(experiment.config.interpolation.layers)
     if 0 not in layers:
         return (
@@ -48,7 +48,7 @@ def reason_to_skip(experiment: Experiment) -> str | None:
 
 
 def sheet(experiment: Experiment, path: pathlib.Path, seed: int = 0) -> None:
-    """Draws the sheet of a dataset and saves it."""
+    """Draw the sheet of a dataset and save it."""
     images = experiment.splits.train.x.ndim == 4
     lambdas = IMAGE_LAMBDAS if images else VECTOR_LAMBDAS
     pairs = mixed_pairs(experiment, lambdas, seed)
@@ -59,7 +59,7 @@ def sheet(experiment: Experiment, path: pathlib.Path, seed: int = 0) -> None:
 def mixed_pairs(
     experiment: Experiment, lambdas: tuple[float, ...], seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws samples from pairs of tasks with different sources and mixes them.
+    """Draw samples from pairs of tasks with different sources and mixes them.
 
     Args:
       experiment: the pool, the episode and the interpolation method come from here.
@@ -198,7 +198,7 @@ def _strips(
 
 
 def features_shown(x_i: np.ndarray, x_j: np.ndarray) -> np.ndarray:
-    """Selects the features that are largest in two samples.
+    """Select the features that are largest in two samples.
 
     Args:
       x_i: `[D]`.

@@ -158,7 +158,7 @@ class Point(NamedTuple):
 
 
 def shown_steps(panel: Panel, results: Results, steps: int | None = None) -> int | None:
-    """Selects the number of training steps that all points of a panel share.
+    """Select the number of training steps that all points of a panel share.
 
     Returns:
       `steps` if given and present; else the number with results at most points, where
@@ -209,7 +209,7 @@ def points(
 
 
 def notes(panel: Panel, results: Results, steps: int | None = None) -> str:
-    """Describes steps, seeds and data of a panel, where they differ from the paper."""
+    """Describe steps, seeds and data of a panel, where they differ from the paper."""
     steps = shown_steps(panel, results, steps)
     found = shown(panel, results, steps).values()
     seeds = sorted({len(by_seed) for by_seed in found})
@@ -223,7 +223,7 @@ def notes(panel: Panel, results: Results, steps: int | None = None) -> str:
 
 
 def table(panel: Panel, curves: dict[str, list[Point]]) -> str:
-    """Formats the points of a panel as a table."""
+    """Format the points of a panel as a table."""
     lines = [f"{'':14}" + "".join(f"{number:>16}" for number in panel.numbers)]
     for strategy, some in curves.items():
         means = {point.number: point.summary for point in some}
@@ -236,7 +236,7 @@ def table(panel: Panel, curves: dict[str, list[Point]]) -> str:
 
 
 def listing(results: Results) -> str:
-    """Lists the figures and how many of their points have results."""
+    """List the figures and how many of their points have results."""
     lines = []
     for figure in FIGURES:
         cells = figure.cells()
@@ -257,7 +257,7 @@ def listing(results: Results) -> str:
 def draw(
     figure: Figure, results: Results, path: pathlib.Path, steps: int | None = None
 ) -> list[Panel]:
-    """Draws accuracy above and differences from vanilla below, one column per panel.
+    """Draw accuracy above and differences from vanilla below, one column per panel.
 
     Returns:
       The panels with results. Without any, no file is written.
@@ -308,7 +308,7 @@ def draw(
 def _curve(
     axis: Axes, strategy: str, values: list[tuple[int, float, float]], shift: float
 ) -> None:
-    """Draws a line with error bars through `(number, mean, ci95)`, in percent."""
+    """Draw a line with error bars through `(number, mean, ci95)`, in percent."""
     if not values:
         return
     numbers, means, intervals = zip(*values, strict=True)

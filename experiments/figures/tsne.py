@@ -52,7 +52,7 @@ class Features(NamedTuple):
 
 
 def mean_prototype(task: Task, regression: bool = False) -> Array:
-    r"""Represents a task as one vector, $\frac1R \sum_r c_r$, `[D]`.
+    r"""Represent a task as one vector, $\frac1R \sum_r c_r$, `[D]`.
 
     $c_r$ is the mean of all samples of class r, support and query together; samples
     with soft labels count for each class with their label's weight.
@@ -73,7 +73,7 @@ def mean_prototype(task: Task, regression: bool = False) -> Array:
 def hidden(
     learner: Learner, variables: Variables, task: Task, start: int, stop: int
 ) -> Task:
-    """Runs layers `start` to `stop` on a task's x, each sample independently."""
+    """Run layers `start` to `stop` on a task's x, each sample independently."""
 
     def run(batch: Batch) -> Batch:
         h, _ = learner.stack.apply(
@@ -95,7 +95,7 @@ def last_hidden_layer(learner: Learner) -> int:
 def original_tasks(
     pool: Pool, key: Array, episode: Episode, number: int = ORIGINALS
 ) -> Task:
-    """Draws `number` tasks from different sources."""
+    """Draw `number` tasks from different sources."""
     keys = jax.random.split(key, 32 * number)
 
     @jax.jit
@@ -118,7 +118,7 @@ def task_vectors(
     features: Features,
     interpolated: int = INTERPOLATED,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Computes vectors of original tasks `[3, D]` and of interpolated ones `[n, D]`.
+    """Compute vectors of original tasks `[3, D]` and of interpolated ones `[n, D]`.
 
     The originals form a meta-batch, which the strategy interpolates as in training, at
     a randomly drawn layer, until n = `interpolated` tasks are collected.
@@ -199,7 +199,7 @@ def nearness(vectors: np.ndarray, originals: np.ndarray) -> np.ndarray:
 
 
 def plane(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Embeds vectors `[n, D]` in the plane with t-SNE; `[n, 2]`."""
+    """Embed vectors `[n, D]` in the plane with t-SNE; `[n, 2]`."""
     require("sklearn", "examples")
     from sklearn.manifold import TSNE  # slow to import
 
@@ -209,7 +209,7 @@ def plane(vectors: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def distances(originals: np.ndarray, vectors: np.ndarray) -> str:
-    """Describes how far interpolated tasks are from originals, which t-SNE hides."""
+    """Describe how far interpolated tasks are from originals, which t-SNE hides."""
     norm = np.linalg.norm
     between = [norm(a - b) for i, a in enumerate(originals) for b in originals[:i]]
     nearest = norm(vectors[:, None] - originals[None], axis=-1).min(axis=1)
@@ -228,7 +228,7 @@ def draw(
     title: str,
     seed: int = 0,
 ) -> None:
-    """Draws originals as stars and interpolated tasks as dots, and saves the figure."""
+    """Draw originals as stars and interpolated tasks as dots, and save the figure."""
     points = plane(np.concatenate([originals, vectors]), seed)
     colors = nearness(vectors, originals) @ PALETTE
     fig = new_figure(COLUMN_WIDTH, 3.9, layout="constrained")

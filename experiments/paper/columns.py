@@ -37,7 +37,7 @@ def one_and_five_shots(
     overrides: Settings = (),
     variant: Variant | None = None,
 ) -> tuple[Column, Column]:
-    """Returns the 1-shot and the 5-shot column of a dataset."""
+    """Return the 1-shot and the 5-shot column of a dataset."""
     one, five = (
         Column(
             f"{title}, {shots}-shot",

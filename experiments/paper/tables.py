@@ -154,7 +154,7 @@ def row(
     shots: int | None = None,
     overrides: Settings = (),
 ) -> Row:
-    """Returns a row with default titles; `numbers` of all columns, space-separated."""
+    """Return a row with default titles; `numbers` of all columns, space-separated."""
     return Row(
         group=LEARNERS[learner] + (f" ({shots}-shot)" if shots else ""),
         title=STRATEGIES[strategy] if title is None else title,
@@ -167,7 +167,7 @@ def row(
 
 
 def rows(learner: str, shots: int | None = None, **numbers: str) -> list[Row]:
-    """Returns the rows of a learner, given the numbers of each strategy."""
+    """Return the rows of a learner, given the numbers of each strategy."""
     return [
         row(learner, strategy, of_columns, shots=shots)
         for strategy, of_columns in numbers.items()
@@ -257,16 +257,16 @@ class Table:
                 )
 
     def column_cells(self, column: Column) -> list[Cell]:
-        """Returns the cells of a column, in the order of the rows."""
+        """Return the cells of a column, in the order of the rows."""
         index = self.columns.index(column)
         return [Cell(each, column, each.numbers[index]) for each in self.rows]
 
     def cells(self) -> list[Cell]:
-        """Returns all cells, column by column."""
+        """Return all cells, column by column."""
         return [cell for column in self.columns for cell in self.column_cells(column)]
 
     def vanilla(self, cell: Cell) -> Cell | None:
-        """Returns the vanilla cell of the same learner; None for a vanilla cell.
+        """Return the vanilla cell of the same learner; None for a vanilla cell.
 
         Prefers the one with the same overrides.
         """

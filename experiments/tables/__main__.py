@@ -80,7 +80,7 @@ FORMAT = flags.DEFINE_enum("format", "markdown", list(FORMATS), "Output format."
 
 
 def chosen_tables() -> list[Table]:
-    """Returns the tables given with `--table` or `--all`."""
+    """Return the tables given with `--table` or `--all`."""
     names = ["all"] if ALL.value else TABLE.value
     if not names:
         raise InputError("--table is missing; --list shows the tables, --all takes all")
@@ -93,7 +93,7 @@ def chosen_tables() -> list[Table]:
 
 
 def chosen_jobs(tables: list[Table], albert: pathlib.Path | None) -> list[Job]:
-    """Returns the jobs of the tables that the flags select."""
+    """Return the jobs of the tables that the flags select."""
     return make_jobs(
         [cell for table in tables for cell in table.cells()],
         seeds=SEEDS.value,
@@ -105,7 +105,7 @@ def chosen_jobs(tables: list[Table], albert: pathlib.Path | None) -> list[Job]:
 
 
 def albert_folder() -> pathlib.Path | None:
-    """Returns the folder given with `--albert`."""
+    """Return the folder given with `--albert`."""
     folder = absolute(ALBERT.value)
     if folder is not None and not folder.is_dir():
         raise InputError(
@@ -115,7 +115,7 @@ def albert_folder() -> pathlib.Path | None:
 
 
 def listing(results: Results) -> str:
-    """Returns the tables with their captions, number of cells, and of results."""
+    """Return the tables with their captions, number of cells, and of results."""
     width = max(map(len, ALL_TABLES)) + 2
     lines = []
     for table in ALL_TABLES.values():
@@ -130,7 +130,7 @@ def listing(results: Results) -> str:
 
 
 def _count(table: Table, results: Results) -> str:
-    """Counts the cells with results, also for the alternative setups."""
+    """Count the cells with results, also for the alternative setups."""
     counts: dict[str, int] = {}
     files = 0
     for cell in table.cells():
@@ -150,7 +150,7 @@ def _count(table: Table, results: Results) -> str:
 
 
 def render(tables: list[Table], results: Results) -> None:
-    """Prints the tables, or writes them to `--output`."""
+    """Print the tables, or write them to `--output`."""
     unprepared = functools.partial(
         unprepared_datasets, data_dir=absolute(DATA_DIR.value)
     )
@@ -168,7 +168,7 @@ def render(tables: list[Table], results: Results) -> None:
 
 
 def main() -> None:
-    """Lists, plans, runs or renders tables."""
+    """List, plan, run or render tables."""
     logging.set_verbosity(logging.ERROR)  # TFDS warns about unprepared datasets.
     if LIST.value:
         print(listing(Results(launch.results_folder())))

@@ -46,12 +46,12 @@ class Report:
 
 
 def pluralize(number: int, noun: str) -> str:
-    """Formats a count: `1 seed`, `2,000 steps`."""
+    """Format a count: `1 seed`, `2,000 steps`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def markdown(reports: list[Report], legend: str) -> str:
-    """Returns tables as Markdown.
+    """Return tables as Markdown.
 
     Args:
       reports: one per table of the paper.
@@ -67,14 +67,14 @@ def markdown(reports: list[Report], legend: str) -> str:
 
 
 def markdown_table(section: Section) -> str:
-    """Returns one table as Markdown."""
+    """Return one table as Markdown."""
     rule = ("---",) * len(section.header)
     lines = (section.header, rule, *section.lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def latex(reports: list[Report], legend: str) -> str:
-    """Returns tables as LaTeX; the first line names the packages that it needs."""
+    """Return tables as LaTeX; the first line names the packages that it needs."""
     blocks = [r"% Needs \usepackage{booktabs,graphicx}.", _escape(legend)]
     for report in reports:
         blocks += [rf"\section*{{{_escape(report.title)}}}", _escape(report.caption)]
@@ -83,7 +83,7 @@ def latex(reports: list[Report], legend: str) -> str:
 
 
 def _latex_table(section: Section) -> str:
-    """Returns one table, scaled down if it is wider than the text."""
+    """Return one table, scaled down if it is wider than the text."""
     lines, group = [], None
     for line in section.lines:
         if group not in (None, line[0]):

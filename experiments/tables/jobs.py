@@ -21,7 +21,7 @@ ALBERT_FIELDS = ("backbone.albert.pretrained", "dataset.tokenizer")
 
 @functools.cache
 def load_config(run: Run) -> ConfigDict:
-    """Returns the config of a run, with its arguments and overrides applied."""
+    """Return the config of a run, with its arguments and overrides applied."""
     module = importlib.import_module(f"experiments.configs.{run.config}")
     config = module.get_config(run.argument)
     config.update_from_flattened_dict(dict(run.overrides))
@@ -69,11 +69,11 @@ class Paths:
     albert: pathlib.Path | None = None
 
     def work(self, job: Job) -> pathlib.Path:
-        """Returns the work directory of a job."""
+        """Return the work directory of a job."""
         return self._root() / job.name
 
     def log(self, job: Job) -> pathlib.Path:
-        """Returns the file with the output of a job."""
+        """Return the file with the output of a job."""
         return self._root() / "logs" / f"{job.name}.txt"
 
     def _root(self) -> pathlib.Path:
@@ -85,7 +85,7 @@ class Paths:
 def command_arguments(
     job: Job, workdir: object, data_dir: object, albert: object
 ) -> list[str]:
-    """Returns the command of a job, without the leading `python`.
+    """Return the command of a job, without the leading `python`.
 
     Args:
       job: the job.
@@ -108,7 +108,7 @@ def command_arguments(
 
 
 def shell_command(job: Job) -> str:
-    """Returns the command of a job, quoted for a shell, with placeholders for paths."""
+    """Return the command of a job, quoted for a shell, with placeholders for paths."""
     words = command_arguments(job, workdir="DIR", data_dir="DATA", albert="ALBERT")
     return shlex.join(["python", *words])
 
@@ -122,7 +122,7 @@ def make_jobs(
     albert: bool = False,
     only: Iterable[str] = (),
 ) -> list[Job]:
-    """Returns the jobs that produce the results of cells, without duplicates.
+    """Return the jobs that produce the results of cells, without duplicates.
 
     Args:
       cells: cells of one or several tables.
@@ -156,7 +156,7 @@ def make_jobs(
 
 
 def no_match(only: Iterable[str], example: str) -> InputError:
-    """Returns the error for `--only` if no run matches."""
+    """Return the error for `--only` if no run matches."""
     return InputError(
         f"no run matches --only={','.join(only)}; a name is for example {example}, "
         "see --dry_run"

@@ -42,7 +42,7 @@ JOBS = flags.DEFINE_integer("jobs", 1, "Number of parallel runs.", lower_bound=1
 
 
 def results_folder() -> pathlib.Path:
-    """Returns the folder given with `--results`. It must exist, except for `--run`."""
+    """Return the folder given with `--results`. It must exist, except for `--run`."""
     if RUN.value or DRY_RUN.value:
         return absolute(RESULTS.value)
     return existing_folder(RESULTS.value)
@@ -70,7 +70,7 @@ def is_requested(*run_only_flags: str) -> bool:
 def launch(
     jobs: list[Job], workdir: str | None, albert: pathlib.Path | None = None
 ) -> None:
-    """Runs the jobs that have no result (`--run`), or prints them (`--dry_run`)."""
+    """Run the jobs that have no result (`--run`), or print them (`--dry_run`)."""
     paths = Paths(absolute(workdir), absolute(DATA_DIR.value), albert)
     folder = results_folder()
     if DRY_RUN.value:
@@ -84,7 +84,7 @@ def launch(
 
 
 def dry_run(jobs: list[Job], results: Results, paths: Paths, at_once: int) -> str:
-    """Returns a line per job: config, overrides, seed, steps, status, time left."""
+    """Return a line per job: config, overrides, seed, steps, status, time left."""
     lines: list[str] = []
     left: list[float | None] = []
     counts: collections.Counter[str] = collections.Counter()

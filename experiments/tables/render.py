@@ -44,11 +44,11 @@ class Notation:
     decimals: int
 
     def number(self, value: float, sign: str = "") -> str:
-        """Formats one of our values."""
+        """Format one of our values."""
         return f"{self.scale * value:{sign}.{self.decimals}f}"
 
     def interval(self, mean: float, ci95: float, sign: str = "") -> str:
-        """Formats a mean with its interval, as `60.28 ± 1.00`."""
+        """Format a mean with its interval, as `60.28 ± 1.00`."""
         return f"{self.number(mean, sign)} ± {self.number(ci95)}"
 
 
@@ -77,7 +77,7 @@ class Renderer:
         self._steps, self._only = steps, tuple(only)
 
     def report(self, table: Table) -> Report | None:
-        """Renders a table as one section per column; None if no cell matches `only`."""
+        """Render a table as one section per column; None if no cell matches `only`."""
         sections = [
             self.section(table, column)
             for column in table.columns
@@ -86,7 +86,7 @@ class Renderer:
         return Report(table.name, table.caption, tuple(sections)) if sections else None
 
     def section(self, table: Table, column: Column) -> Section:
-        """Renders one column of a table."""
+        """Render one column of a table."""
         shown = self.shown(table, column)
         cells = self._cells(table, column)
         alternative = None
@@ -110,7 +110,7 @@ class Renderer:
         return Section(column.title, tuple(header), tuple(lines))
 
     def shown(self, table: Table, column: Column) -> Shown:
-        """Selects the results of a column that are shown.
+        """Select the results of a column that are shown.
 
         Rows of a learner are comparable if they have equally many training steps. Shows
         the number of steps that most rows have; among ties that of the config, else the
@@ -150,7 +150,7 @@ class Renderer:
     def _ours(
         self, table: Table, cell: Cell, shown: Shown, alternative: str | None
     ) -> list[str]:
-        """Renders our columns of one row."""
+        """Render our columns of one row."""
         vanilla = table.vanilla(cell)
         found = shown[cell.run]
         line = [

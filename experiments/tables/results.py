@@ -79,12 +79,12 @@ Key = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 def result_path(folder: pathlib.Path, job: Job) -> pathlib.Path:
-    """Returns the file of a job's result."""
+    """Return the file of a job's result."""
     return folder / f"{job.name}.json"
 
 
 def record(folder: pathlib.Path, job: Job, workdir: pathlib.Path) -> Result:
-    """Writes the result of a finished job, from its work directory, and returns it."""
+    """Write the result of a finished job, from its work directory, and return it."""
     result = read_json(workdir / "results.json")
     config = read_json(workdir / "config.json")
     per_task = [round(value, DECIMALS) for value in result.pop("per_task")]
@@ -129,7 +129,7 @@ def _speed(path: pathlib.Path) -> dict[str, float]:
 
 
 def relevant_settings(config: Mapping[str, Any] | ConfigDict) -> dict[str, object]:
-    """Returns the config fields that affect a result, flattened, as JSON values."""
+    """Return the config fields that affect a result, flattened, as JSON values."""
     plain = config.to_dict() if isinstance(config, ConfigDict) else config
     plain = json.loads(json.dumps(plain))
     settings = {}
@@ -146,7 +146,7 @@ def relevant_settings(config: Mapping[str, Any] | ConfigDict) -> dict[str, objec
 
 
 def changed_setting(result: Result, config: ConfigDict) -> str:
-    """Describes a setting that has changed since a result was recorded; else empty.
+    """Describe a setting that has changed since a result was recorded; else empty.
 
     Such a result must not be averaged or compared with others of the same config.
     Fields that only one of the two has are ignored.
@@ -162,7 +162,7 @@ def changed_setting(result: Result, config: ConfigDict) -> str:
 
 
 def existing_folder(path: str) -> pathlib.Path:
-    """Returns the folder given with `--results`; `InputError` if it does not exist."""
+    """Return the folder given with `--results`; `InputError` if it does not exist."""
     folder = absolute(path)
     if not folder.is_dir():
         raise InputError(f"--results={folder} is not a folder of results")
@@ -170,7 +170,7 @@ def existing_folder(path: str) -> pathlib.Path:
 
 
 def read_result(path: pathlib.Path) -> Result:
-    """Reads the result in a file; `InputError` if it is damaged or incomplete."""
+    """Read the result in a file; `InputError` if it is damaged or incomplete."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
@@ -221,7 +221,7 @@ class Results:
         self.all.append(result)
 
     def by_steps(self, run: Run) -> dict[int, BySeed]:
-        """Returns the results of a run, by training steps and seed.
+        """Return the results of a run, by training steps and seed.
 
         Results with settings that the config no longer has are skipped.
         """
@@ -241,5 +241,5 @@ class Results:
         return self._current[run]
 
     def get(self, job: Job) -> Result | None:
-        """Returns the result of a job; None if it has none."""
+        """Return the result of a job; None if it has none."""
         return self.by_steps(job.run).get(job.steps, {}).get(job.seed)

@@ -64,7 +64,7 @@ class _RunningJob(NamedTuple):
 
 
 def job_command(job: Job, paths: Paths) -> list[str]:
-    """Returns the command that runs a job."""
+    """Return the command that runs a job."""
     return [
         sys.executable,
         *command_arguments(job, paths.work(job), paths.data_dir, paths.albert),
@@ -72,7 +72,7 @@ def job_command(job: Job, paths: Paths) -> list[str]:
 
 
 def cores_for_slot(slot: int, slots: int) -> set[int]:
-    """Returns the cores of one of several parallel jobs.
+    """Return the cores of one of several parallel jobs.
 
     Disjoint sets of cores keep the thread pools of jobs from competing. Empty, for no
     restriction, if there are fewer cores than jobs or the platform has no CPU affinity.
@@ -112,7 +112,7 @@ class Runner:
         self._last_message = 0.0
 
     def run(self) -> None:
-        """Runs the jobs; raises `Stopped` on a signal, `InputError` if any failed."""
+        """Run the jobs; raise `Stopped` on a signal, `InputError` if any failed."""
         without_data = self._select()
         with stop_signal() as stopped:
             try:
@@ -133,7 +133,7 @@ class Runner:
         self._report_failures()
 
     def _select(self) -> collections.Counter[str]:
-        """Queues the jobs to run. Counts the others by their unprepared datasets."""
+        """Queue the jobs to run. Counts the others by their unprepared datasets."""
         without_data: collections.Counter[str] = collections.Counter()
         done = 0
         for job in self._jobs:
@@ -208,7 +208,7 @@ class Runner:
         self._report(job, f"resumed at step {step:,}" if step else "started")
 
     def _finish(self, child: _RunningJob) -> None:
-        """Records the result of a job that has ended, or its failure."""
+        """Record the result of a job that has ended, or its failure."""
         job, code = child.job, child.process.returncode
         if code == 0 and (self._paths.work(job) / "results.json").exists():
             result = record(self._folder, job, self._paths.work(job))
@@ -224,7 +224,7 @@ class Runner:
         self._report(job, f"failed ({reason})")
 
     def _stop(self, number: int) -> None:
-        """Lets all running jobs save and exit."""
+        """Let all running jobs save and exit."""
         say(f"stopping {pluralize(len(self._running), 'run')}")
         for child in self._running:
             child.process.send_signal(signal.SIGINT)
@@ -233,7 +233,7 @@ class Runner:
         raise Stopped(number)
 
     def _terminate(self) -> None:
-        """Ends jobs that are still running; kills those that do not react."""
+        """End jobs that are still running; kill those that do not react."""
         for child in self._running:
             child.process.send_signal(signal.SIGINT)
         for child in self._running:

@@ -49,7 +49,7 @@ def _task_mismatch(results: list[Result]) -> str:
 
 
 def summarize(by_seed: BySeed) -> Summary | str:
-    """Averages over the seeds of a run, or says why they cannot be averaged."""
+    """Average over the seeds of a run, or says why they cannot be averaged."""
     results = list(by_seed.values())
     if reason := _task_mismatch(results):
         return f"seeds with {reason}"
@@ -76,7 +76,7 @@ class Difference:
 
 
 def compare(by_seed: BySeed, baseline: BySeed) -> Difference | str:
-    """Returns the paired difference to a baseline, or why they cannot be compared."""
+    """Return the paired difference to a baseline, or why they cannot be compared."""
     seeds = sorted(by_seed.keys() & baseline.keys())
     if not seeds:
         return "no seed in common"

@@ -53,7 +53,7 @@ class Status:
 
 
 def job_status(job: Job, results: Results, paths: Paths) -> Status:
-    """Returns the status of a job, from its result, work directory and data."""
+    """Return the status of a job, from its result, work directory and data."""
     if result := results.get(job):
         return Status(DONE, job.steps, is_builtin=result["source"] == BUILTIN)
     if datasets := unprepared_datasets(job.run, paths.data_dir):
@@ -64,7 +64,7 @@ def job_status(job: Job, results: Results, paths: Paths) -> Status:
 
 
 def unprepared_datasets(run: Run, data_dir: pathlib.Path | None) -> list[str]:
-    """Returns the datasets of a run that are not prepared.
+    """Return the datasets of a run that are not prepared.
 
     A dataset with a `source` falls back to the one that comes with the installation.
     """
@@ -81,13 +81,13 @@ def _is_prepared(name: str, data_dir: pathlib.Path | None) -> bool:
 
 
 def saved_step(workdir: pathlib.Path) -> int:
-    """Returns the step of the last checkpoint; 0 without one."""
+    """Return the step of the last checkpoint; 0 without one."""
     names = [path.name for path in (workdir / "checkpoints" / "last").glob("*")]
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def logged_progress(workdir: pathlib.Path) -> tuple[int, float | None]:
-    """Returns the last logged step and steps per second; `(0, None)` without a log."""
+    """Return the last logged step and steps per second; `(0, None)` without a log."""
     path = workdir / "metrics.jsonl"
     lines = metrics.read(path) if path.exists() else []
     lines = [line for line in lines if line["split"] == "train"]
@@ -97,7 +97,7 @@ def logged_progress(workdir: pathlib.Path) -> tuple[int, float | None]:
 def seconds_left(
     job: Job, step: int, results: Results, rate: float | None = None
 ) -> float | None:
-    """Estimates the remaining training time of a job; None if unknown.
+    """Estimate the remaining training time of a job; None if unknown.
 
     Args:
       job: the job.
@@ -110,7 +110,7 @@ def seconds_left(
 
 
 def steps_per_second(run: Run, results: Results) -> float | None:
-    """Returns the median speed of similar runs; None without any.
+    """Return the median speed of similar runs; None without any.
 
     Prefers runs with the same config, backbone, learner, similar strategy and shots;
     then any shots; then any learner and strategy.
@@ -138,7 +138,7 @@ def steps_per_second(run: Run, results: Results) -> float | None:
 
 
 def format_left(seconds: list[float | None], at_once: int = 1) -> str:
-    """Formats the total remaining time of jobs, of which `at_once` run in parallel."""
+    """Format the total remaining time of jobs, of which `at_once` run in parallel."""
     known = [each for each in seconds if each is not None]
     unknown = len(seconds) - len(known)
     text = f"about {format_seconds(sum(known) / at_once)}" if known else ""

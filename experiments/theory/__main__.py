@@ -37,7 +37,7 @@ OUTPUT = flags.DEFINE_string(
 
 
 def main() -> None:
-    """Measures, prints and plots everything."""
+    """Measure, print and plot everything."""
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing data.
     folder = command_line.output_folder(OUTPUT.value)
     lemmas = remainders.measure()

@@ -37,7 +37,7 @@ CURVES = {
 
 
 def remainders(results: list[dict], path: pathlib.Path) -> None:
-    """Plots remainders against the size of the perturbation, one row per case."""
+    """Plot remainders against the size of the perturbation, one row per case."""
     fig = new_figure(COLUMN_WIDTH, 1.45 * len(results))
     axes = fig.subplots(len(results), 2, sharex=True, sharey=True, squeeze=False)
     for row, result in zip(axes, results, strict=True):
@@ -58,7 +58,7 @@ def remainders(results: list[dict], path: pathlib.Path) -> None:
 
 
 def _guides(axis: Axes, result: dict, by: str) -> None:
-    """Draws guides with the slope of a correct expansion and with slope 2."""
+    """Draw guides with the slope of a correct expansion and with slope 2."""
     remainder, order = result["remainder"][by], result["order"][by]
     _guide(axis, order, result["sizes"][5], remainder[RIGHT][5] / 30)
     size = result["sizes"][9]
@@ -66,7 +66,7 @@ def _guides(axis: Axes, result: dict, by: str) -> None:
 
 
 def _guide(axis: Axes, slope: int, size: float, value: float) -> None:
-    """Draws a line through (size, value), labeled with its slope."""
+    """Draw a line through (size, value), labeled with its slope."""
     ends = np.array([size / 2, 6 * size])
     axis.loglog(ends, value * (ends / size) ** slope, ":", color="grey", lw=1)
     axis.text(
@@ -75,7 +75,7 @@ def _guide(axis: Axes, slope: int, size: float, value: float) -> None:
 
 
 def total_variance(results: list[dict], path: pathlib.Path) -> None:
-    """Plots the shares of the variance (left) and the largest eigenvalues (right)."""
+    """Plot the shares of the variance (left) and the largest eigenvalues (right)."""
     fig = new_figure(COLUMN_WIDTH, 0.6 + 1.7 * len(results))
     axes = fig.subplots(len(results), 2, squeeze=False)
     for (left, right), result in zip(axes, results, strict=True):

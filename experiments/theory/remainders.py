@@ -69,7 +69,7 @@ def make_data(
     inputs: int = 5,
     width: int = 4,
 ) -> Data:
-    """Generates centered features of a random hidden layer, with balanced classes.
+    """Generate centered features of a random hidden layer, with balanced classes.
 
     All assumptions of the paper hold. Prototypes are class means; heads are their
     differences plus noise, as if learned, normalized to length 1.
@@ -87,7 +87,7 @@ def make_data(
 
 
 def make_cases(data: Data, alpha: float = ALPHA) -> dict[str, Case]:
-    """Builds the lemmas for these tasks, with lambda from Beta(alpha, alpha)."""
+    """Build the lemmas for these tasks, with lambda from Beta(alpha, alpha)."""
     law, constants = theory.beta_law(alpha), printed.lemma_constants(alpha)
     right_mean = constants._replace(mean=theory.moments(law).mean)
 
@@ -161,7 +161,7 @@ def remainders(data: Data, sizes: jax.Array) -> dict:
 
 
 def measure(seed: int = 0) -> list[dict]:
-    """Measures all cases: remainders and their slopes, per scaled quantity."""
+    """Measure all cases: remainders and their slopes, per scaled quantity."""
     with jax.enable_x64(True):
         found = remainders(make_data(seed), jnp.asarray(SIZES))
         found = jax.tree.map(lambda leaf: np.abs(np.asarray(leaf)), found)
@@ -184,7 +184,7 @@ def last_slope(remainder: np.ndarray) -> float:
 
 
 def table(results: list[dict]) -> str:
-    """Formats the remainders at size 1 and the slopes, one line per approximation."""
+    """Format the remainders at size 1 and the slopes, one line per approximation."""
     lines = [
         f"Remainders of the approximations, Beta({ALPHA:g}, {ALPHA:g})",
         f"{'':45}{'at':>9}{'order in':>18}",

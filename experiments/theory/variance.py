@@ -16,7 +16,7 @@ PARTS = ("within_class", "between_classes", "between_tasks")
 
 
 def load_pools(data_dir: str | None) -> dict[str, DomainPool]:
-    """Loads the training pools of the available datasets, by name.
+    """Load the training pools of the available datasets, by name.
 
     RainbowMNIST uses the images of the install; molecules are added if prepared.
     """
@@ -39,7 +39,7 @@ def samples(pool: DomainPool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def measure(name: str, pool: DomainPool) -> dict:
-    """Computes traces and eigenvalues of the covariances within and between tasks."""
+    """Compute traces and eigenvalues of the covariances within and between tasks."""
     features, tasks, classes = samples(pool)
     numbers = (len(pool.domains), len(pool.classes))
     found = theory.covariances(features, tasks, classes, *numbers)
@@ -61,7 +61,7 @@ def measure(name: str, pool: DomainPool) -> dict:
 
 
 def _tasks_above(features: np.ndarray, tasks: np.ndarray, total: np.ndarray) -> int:
-    """Counts tasks whose variance exceeds `total` in their main direction.
+    """Count tasks whose variance exceeds `total` in their main direction.
 
     The main direction is that of a task's largest variance. Assumes balanced classes.
     """
@@ -76,7 +76,7 @@ def _tasks_above(features: np.ndarray, tasks: np.ndarray, total: np.ndarray) -> 
 
 
 def table(results: list[dict]) -> str:
-    """Formats traces and leading eigenvalues, one line per dataset."""
+    """Format traces and leading eigenvalues, one line per dataset."""
     lines = [
         "Variance of a partner's features",
         f"{'':26}{'within':>9}{'classes':>9}{'tasks':>9}{'total':>9}"

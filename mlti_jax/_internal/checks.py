@@ -15,7 +15,7 @@ from mlti_jax.errors import InputError
 
 
 def check_range(field: str, value: object, largest: int, smallest: int = 1) -> None:
-    """Raises `InputError` unless `value` is an integer in `[smallest, largest]`."""
+    """Raise `InputError` unless `value` is an integer in `[smallest, largest]`."""
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or not smallest <= value <= largest:  # type: ignore[operator]
         raise InputError(
@@ -24,7 +24,7 @@ def check_range(field: str, value: object, largest: int, smallest: int = 1) -> N
 
 
 def check_positive(name: str, value: float | jax.Array) -> None:
-    """Raises `InputError` if a parameter of the Beta distribution is not positive.
+    """Raise `InputError` if a parameter of the Beta distribution is not positive.
 
     The values of traced arrays are unknown, so these are not checked.
     """
@@ -40,7 +40,7 @@ def check_options(
     options: Iterable[str],
     forwards_to: Callable[..., Any] | None = None,
 ) -> None:
-    """Raises `InputError` if `function` does not accept one of the options.
+    """Raise `InputError` if `function` does not accept one of the options.
 
     Args:
       kind: what the options belong to, for the error message.
@@ -62,19 +62,19 @@ def check_options(
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
-    """Returns the error for a `name` that is not among the `known` ones."""
+    """Return the error for a `name` that is not among the `known` ones."""
     return InputError(
         f"unknown {kind} {name!r}; choose one of: {', '.join(sorted(known))}"
     )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns ` (did you mean ...?)` with the closest known name, or `""`."""
+    """Return ` (did you mean ...?)` with the closest known name, or `""`."""
     closest = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {closest[0]!r}?)" if closest else ""
 
 
 def first_few(names: Sequence[str]) -> str:
-    """Joins names for a message, abbreviated after the first five."""
+    """Join names for a message, abbreviated after the first five."""
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

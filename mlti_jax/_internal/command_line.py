@@ -29,7 +29,7 @@ def run(
     positional: Sequence[str] = (),
     preprocess: Callable[[list[str]], list[str]] = list,
 ) -> int:
-    """Parses the flags, calls `main`, and prints user errors as a single message.
+    """Parse the flags, call `main`, and print user errors as a single message.
 
     Args:
       main: the tool; called with its positional arguments.
@@ -79,12 +79,12 @@ def absolute(path: str | None) -> pathlib.Path | None: ...
 
 
 def absolute(path: str | None) -> pathlib.Path | None:
-    """Returns the absolute path with `~` expanded; None for None."""
+    """Return the absolute path with `~` expanded; None for None."""
     return None if path is None else pathlib.Path(path).expanduser().absolute()
 
 
 def output_folder(path: str | None) -> pathlib.Path:
-    """Returns the folder given with `--output`, after creating it if needed."""
+    """Return the folder given with `--output`, after creating it if needed."""
     if path is None:
         raise InputError("--output is missing, the folder to write to; see --help")
     folder = absolute(path)
@@ -96,7 +96,7 @@ def output_folder(path: str | None) -> pathlib.Path:
 
 
 def write_output(text: str, path: pathlib.Path) -> None:
-    """Writes the file given with `--output`."""
+    """Write the file given with `--output`."""
     try:
         path.write_text(text, encoding="utf-8")
     except IsADirectoryError:
@@ -112,7 +112,7 @@ def _is_help(argv: list[str]) -> bool:
 
 
 def _parse(argv: list[str], preprocess: Callable[[list[str]], list[str]]) -> list[str]:
-    """Parses the flags. Returns the positional arguments."""
+    """Parse the flags. Returns the positional arguments."""
     try:
         return flags.FLAGS(preprocess(argv))[1:]
     except flags.UnrecognizedFlagError as error:
@@ -137,7 +137,7 @@ def _flag_help() -> str:
 
 
 def _last_line(error: Exception) -> str:
-    """Extracts the message of an error whose text contains a traceback."""
+    """Extract the message of an error whose text contains a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[-1] if "Traceback" in str(error) else " ".join(lines)
     return text.removeprefix("mlti_jax.errors.InputError: ")

@@ -11,7 +11,7 @@ from mlti_jax.errors import InputError
 
 
 def require(package: str, extra: str) -> ModuleType:
-    """Imports an optional package; `InputError` names the extra if it is missing."""
+    """Import an optional package; `InputError` names the extra if it is missing."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -19,7 +19,7 @@ def require(package: str, extra: str) -> ModuleType:
 
 
 def package_file(package: str, name: str, extra: str) -> pathlib.Path:
-    """Returns a file of an installed package, without importing the package."""
+    """Return a file of an installed package, without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise _missing(package, extra)

@@ -19,7 +19,7 @@ COLORS = ("#4c566a", "#c0392b", "#2471a3", "#229954", "#b7950b")
 
 
 def new_figure(width: float, height: float, **options: Any) -> Figure:
-    """Creates a figure without pyplot, so the user's backend is left alone.
+    """Create a figure without pyplot, so the user's backend is left alone.
 
     Args:
       width: in inches.
@@ -36,7 +36,7 @@ def new_figure(width: float, height: float, **options: Any) -> Figure:
 
 
 def style_axes(axes: np.ndarray) -> None:
-    """Uses small labels and removes the top and right spines of all axes."""
+    """Use small labels and remove the top and right spines of all axes."""
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=7)
@@ -51,7 +51,7 @@ def save_with_legend(
     columns: int,
     legend_of: Axes | None = None,
 ) -> None:
-    """Styles the axes, draws one legend above all of them and saves the figure.
+    """Style the axes, draw one legend above all of them and save the figure.
 
     Args:
       fig: the figure.

@@ -11,7 +11,7 @@ from mlti_jax.errors import InputError
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path, flag: str) -> Iterator[None]:
-    """Locks a folder while the context is open.
+    """Lock a folder while the context is open.
 
     Does nothing on systems without POSIX file locks.
 

@@ -24,7 +24,7 @@ _ITEMS_PER_CHUNK = 32
 def ordered_map(
     function: Callable[[T], R], items: Iterable[T], processes: int
 ) -> Iterator[R]:
-    """Computes `map(function, items)` in several processes and keeps the order.
+    """Compute `map(function, items)` in several processes and keeps the order.
 
     At most a few hundred items are in progress at any time, so memory is bounded.
 
@@ -68,7 +68,7 @@ def ordered_map(
 
 
 def _exit_with_parent() -> None:
-    """Exits this process when its parent ends, however the parent ended."""
+    """Exit this process when its parent ends, however the parent ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # This runs in a worker.
 
@@ -84,7 +84,7 @@ def _apply(function: Callable[[T], R], chunk: list[T]) -> list[R]:
 
 
 def default_processes() -> int:
-    """Returns the number of CPU cores available to this process."""
+    """Return the number of CPU cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -44,7 +44,7 @@ class Progress:
         )
 
     def update(self, count: int, text: str = "") -> None:
-        """Adds `count` units; `text` is shown after the bar."""
+        """Add `count` units; `text` is shown after the bar."""
         self._done += count
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(count)
@@ -65,12 +65,12 @@ class Progress:
         return format_seconds(max(0, self._total - self._done) / max(rate, 1e-9))
 
     def close(self) -> None:
-        """Removes the bar."""
+        """Remove the bar."""
         self._bar.close()
 
 
 def say(text: str) -> None:
-    """Prints a line to stderr without breaking a progress bar."""
+    """Print a line to stderr without breaking a progress bar."""
     if _SILENT.get():
         return
     with contextlib.suppress(OSError):  # stderr is closed.
@@ -80,7 +80,7 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def silence(silent: bool = True) -> Iterator[None]:
-    """Suppresses progress bars and messages while the context is open, if `silent`."""
+    """Suppress progress bars and messages while the context is open, if `silent`."""
     token = _SILENT.set(silent or _SILENT.get())
     try:
         yield
@@ -89,7 +89,7 @@ def silence(silent: bool = True) -> Iterator[None]:
 
 
 def format_seconds(seconds: float) -> str:
-    """Formats a duration: `75` as `1 min 15 s`, `7500` as `2 h 5 min`."""
+    """Format a duration: `75` as `1 min 15 s`, `7500` as `2 h 5 min`."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"
@@ -99,7 +99,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_metric(name: str, value: float) -> str:
-    """Formats a metric with its name; accuracy as a percentage."""
+    """Format a metric with its name; accuracy as a percentage."""
     if name == "accuracy":
         return f"accuracy {100 * value:.2f} %"
     return f"{name} {value:.4f}"
@@ -107,7 +107,7 @@ def format_metric(name: str, value: float) -> str:
 
 @contextlib.contextmanager
 def stop_signal() -> Iterator[Callable[[], int]]:
-    """Catches SIGTERM and SIGINT (Ctrl-C), to let a run save before it stops.
+    """Catch SIGTERM and SIGINT (Ctrl-C), to let a run save before it stops.
 
     A second SIGINT raises `KeyboardInterrupt`.
 

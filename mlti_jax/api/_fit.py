@@ -51,8 +51,8 @@ def fit(
 
     Args:
       tasks: the data, as `Splits` or as a dictionary for `data.from_arrays`.
-      learner: one of `learners.LEARNERS`; None: protonet, for regression maml.
-      strategy: one of `strategies.STRATEGIES`, or several joined with `+`.
+      learner: name of a learner; None: `protonet`, or `maml` for regression.
+      strategy: name of a strategy, or several joined with `+`.
       ways: classes per task; None: five, or as many as the data has.
       shots: support samples per class; None: five, or half of the smallest class.
       steps: number of meta-training steps.

@@ -41,7 +41,7 @@ class Part(nn.Module):
     pretrained: Pretrained | None = None
 
     def parameters(self, part: str) -> dict[str, Array]:
-        """Creates the parameters of a part and returns them by name."""
+        """Create the parameters of a part and return them by name."""
         start = {} if self.pretrained is None else self.pretrained.params.get(part, {})
 
         def init(name: str) -> Callable:
@@ -131,12 +131,12 @@ def _sequence(h: Array, mask: Array) -> PyTree:
 
 
 def linear(h: Array, p: Mapping[str, Array], name: str) -> Array:
-    """Applies the linear map `name` to the last axis."""
+    """Apply the linear map `name` to the last axis."""
     return h @ p[f"{name}_kernel"] + p[f"{name}_bias"]
 
 
 def layer_norm(h: Array, p: Mapping[str, Array], name: str, epsilon: float) -> Array:
-    """Normalizes over the last axis, with scale and offset `name`."""
+    """Normalize over the last axis, with scale and offset `name`."""
     centred = h - h.mean(axis=-1, keepdims=True)
     variance = (centred**2).mean(axis=-1, keepdims=True)
     out = centred * jax.lax.rsqrt(variance + epsilon)
@@ -144,7 +144,7 @@ def layer_norm(h: Array, p: Mapping[str, Array], name: str, epsilon: float) -> A
 
 
 def attention(h: Array, mask: Array, p: Mapping[str, Array], heads: int) -> Array:
-    r"""Computes $\mathrm{softmax}(QK^\top/\sqrt d)\,V$ for each head, `[N, T, H]`.
+    r"""Compute $\mathrm{softmax}(QK^\top/\sqrt d)\,V$ for each head, `[N, T, H]`.
 
     Args:
       h: `[N, T, H]`.
@@ -170,7 +170,7 @@ def attention(h: Array, mask: Array, p: Mapping[str, Array], heads: int) -> Arra
 def albert(
     pretrained: str | os.PathLike[str] | None = None, pool: str = "first", **sizes: int
 ) -> Stack:
-    """Creates ALBERT with a fully connected output layer.
+    """Create ALBERT with a fully connected output layer.
 
     Layer 0 is the embeddings; layers 1 to L are the encoder layer with shared
     parameters, stored in layer 1; layer L + 1 is the pooling; layer L + 2 is a fully

@@ -105,7 +105,7 @@ NAMES = {
 
 
 def shapes(config: AlbertConfig) -> dict[str, Shapes]:
-    """Returns the shape of every parameter, by module and name as in `NAMES`."""
+    """Return the shape of every parameter, by module and name as in `NAMES`."""
     e, h, w = config.embedding, config.hidden, config.intermediate
     encoder: Shapes = {}
     for name in ("query", "key", "value", "out"):
@@ -144,7 +144,7 @@ class Pretrained:
 
 
 def load_pretrained(directory: str | os.PathLike[str]) -> Pretrained:
-    """Reads a Hugging Face checkpoint of ALBERT, version 2.
+    """Read a Hugging Face checkpoint of ALBERT, version 2.
 
     Args:
       directory: folder with `config.json` and `model.safetensors`, of the bare encoder
@@ -210,7 +210,7 @@ def _read_config(path: pathlib.Path) -> AlbertConfig:
 def _read_params(
     path: pathlib.Path, file: Any, expected: dict[str, Shapes]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Reads the parameters of all parts that the open file has."""
+    """Read the parameters of all parts that the open file has."""
     stored = set(file.keys())
     prefix = "albert." if any(name.startswith("albert.") for name in stored) else ""
     pooler = all(prefix + name in stored for name in NAMES["dense"].values())
@@ -229,7 +229,7 @@ def _read_params(
 def _read_tensor(
     path: pathlib.Path, file: Any, name: str, shape: tuple[int, ...], transposed: bool
 ) -> np.ndarray:
-    """Reads a tensor as float32 of `shape`."""
+    """Read a tensor as float32 of `shape`."""
     if name not in file.keys():  # noqa: SIM118, the file is not iterable
         raise InputError(f"{path} has no tensor {name}; {DOWNLOAD}")
     values = file.get_tensor(name).astype(np.float32)

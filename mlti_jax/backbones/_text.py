@@ -30,7 +30,7 @@ WORDLLAMA_TENSOR = "embedding.weight"
 
 
 def tokens(x: PyTree) -> tuple[Array, Array]:
-    """Checks the input of a text backbone and returns ids and 0/1 mask, `[N, T]` each.
+    """Check the input of a text backbone and return ids and 0/1 mask, `[N, T]` each.
 
     Raises:
       InputError: if the input has another structure, dtype or shape.
@@ -55,12 +55,12 @@ def tokens(x: PyTree) -> tuple[Array, Array]:
 
 
 def token_mask(mask: Array) -> Array:
-    """Returns 1 for tokens and 0 for padding, also for a mixed mask."""
+    """Return 1 for tokens and 0 for padding, also for a mixed mask."""
     return (mask > 0).astype(jnp.float32)
 
 
 def look_up(table: Array, ids: Array) -> Array:
-    """Looks up rows of a table, float32 `[N, T, D]`.
+    """Look up rows of a table, float32 `[N, T, D]`.
 
     Ids outside the table give NaN. Indexing would return the last row instead and hide
     the error.
@@ -70,7 +70,7 @@ def look_up(table: Array, ids: Array) -> Array:
 
 
 def masked_mean(h: Array, mask: Array) -> Array:
-    """Returns the mean over tokens, `[N, T, D]` to `[N, D]`; 0 without tokens."""
+    """Return the mean over tokens, `[N, T, D]` to `[N, D]`; 0 without tokens."""
     count = mask.sum(axis=1, keepdims=True)
     return jnp.einsum("ntd,nt->nd", h, mask) / jnp.maximum(count, 1.0)
 
@@ -87,7 +87,7 @@ class Table:
 
 @functools.cache
 def wordllama_table() -> Table:
-    """Loads the 32,000 vectors of length 256 of the package wordllama, float16."""
+    """Load the 32,000 vectors of length 256 of the package wordllama, float16."""
     safetensors = extras.require("safetensors", "text")
     # The package's own loader needs network access.
     path = extras.package_file("wordllama", WORDLLAMA_TABLE, "text")
@@ -133,7 +133,7 @@ def word_mean(
     norm: bool = True,
     train_table: bool = False,
 ) -> Stack:
-    """Creates a backbone of wordllama's mean word vectors and fully connected blocks.
+    """Create a backbone of wordllama's mean word vectors and fully connected blocks.
 
     A cheap replacement of ALBERT (App. E.8) that needs no download. Like ALBERT's, the
     default has one block before a learner's head.

@@ -58,7 +58,7 @@ class DomainPool:
         domains: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
     ) -> DomainPool:
-        """Builds the pool from NumPy arrays.
+        """Build the pool from NumPy arrays.
 
         Args:
           x: samples, every leaf `[M, ...]`.
@@ -123,7 +123,7 @@ class ClassPool:
         *,
         classes: Sequence[str] | None = None,
     ) -> ClassPool:
-        """Builds the pool from NumPy arrays; arguments as in `DomainPool`."""
+        """Build the pool from NumPy arrays; arguments as in `DomainPool`."""
         size = check_samples(x)
         label, classes = as_ids("label", label, classes, size)
         index, count = group_rows(label, len(classes))
@@ -172,7 +172,7 @@ class RegressionPool:
         *,
         domains: Sequence[str] | None = None,
     ) -> RegressionPool:
-        """Builds the pool from NumPy arrays; y `[M, Dy]`, others as in `DomainPool`."""
+        """Build the pool from NumPy arrays; y `[M, Dy]`, others as in `DomainPool`."""
         size = check_samples(x)
         y = check_values("y", y)
         if y.ndim != 2 or len(y) != size or y.shape[1] == 0:
@@ -210,7 +210,7 @@ Pool = DomainPool | ClassPool | RegressionPool
 def sample_task(
     pool: Pool, key: Array, *, ways: int, shots: int, queries: int | None
 ) -> Task:
-    """Draws one task without repeating a sample.
+    """Draw one task without repeating a sample.
 
     Args:
       pool: the samples. From a `DomainPool` one domain is drawn, and label c is class
@@ -249,7 +249,7 @@ def sample_task(
 
 
 def sample_batch(pool: Pool, key: Array, batch_size: int) -> Batch:
-    """Draws labeled samples independently and uniformly from the whole pool.
+    """Draw labeled samples independently and uniformly from the whole pool.
 
     Args:
       pool: the samples.
@@ -274,7 +274,7 @@ def sample_batch(pool: Pool, key: Array, batch_size: int) -> Batch:
 def sample_flat(
     pool: Pool, key: Array, *, ways: int, shots: int, queries: int | None
 ) -> Task:
-    """Draws a flat batch in the form of a task, for learners without episodes.
+    """Draw a flat batch in the form of a task, for learners without episodes.
 
     Args:
       pool: the samples.
@@ -302,7 +302,7 @@ def sample_flat(
 
 
 def check_episode(pool: Pool, *, ways: int, shots: int, queries: int | None) -> None:
-    """Raises `InputError` if tasks of this size can't be drawn from the pool."""
+    """Raise `InputError` if tasks of this size can't be drawn from the pool."""
     sizes = {"ways": ways, "shots": shots, "queries": queries}
     for field, value in sizes.items():
         if field == "queries" and value is None:
@@ -382,7 +382,7 @@ def _gather(pool: Pool, group: Array, position: Array) -> Batch:
 
 
 def take_inputs(x: PyTree, rows: Array | slice) -> PyTree:
-    """Gathers rows of x and converts them to the types that networks expect."""
+    """Gather rows of x and converts them to the types that networks expect."""
 
     def take(leaf: Array) -> Array:
         leaf = leaf[rows]

@@ -25,7 +25,7 @@ RECORDS_PER_READ = 1024
 def builder(
     name: str, data_dir: str | os.PathLike[str] | None = None
 ) -> DatasetBuilder:
-    """Returns the TFDS builder of a dataset, prepared or not.
+    """Return the TFDS builder of a dataset, prepared or not.
 
     The module of the dataset must be imported, which registers the builder with TFDS;
     `_registry.dataset_builder` does both.
@@ -38,7 +38,7 @@ def builder(
 def open_prepared(
     name: str, data_dir: str | os.PathLike[str] | None = None
 ) -> DatasetBuilder:
-    """Returns the builder of a prepared dataset.
+    """Return the builder of a prepared dataset.
 
     Raises:
       InputError: if the dataset is not prepared; the message says how to do it.
@@ -54,17 +54,17 @@ def open_prepared(
 
 
 def counts(prepared: DatasetBuilder, split: str) -> dict[str, Any]:
-    """Returns the samples per class of a split, or per domain and class, in order."""
+    """Return the samples per class of a split, or per domain and class, in order."""
     return prepared.info.metadata["counts"][split]
 
 
 def total(count: int | dict[str, Any]) -> int:
-    """Returns the number of samples of one entry of `counts`, or of all entries."""
+    """Return the number of samples of one entry of `counts`, or of all entries."""
     return count if isinstance(count, int) else sum(map(total, count.values()))
 
 
 def first_rows(prepared: DatasetBuilder, split: str, groups: int | None) -> range:
-    """Returns the rows of the first `groups` classes (or domains); None for all."""
+    """Return the rows of the first `groups` classes (or domains); None for all."""
     return range(sum(list(map(total, counts(prepared, split).values()))[:groups]))
 
 
@@ -74,7 +74,7 @@ def read(
     fields: Iterable[str],
     rows: Sequence[int] | np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Reads some records of a split.
+    """Read some records of a split.
 
     Args:
       prepared: from `open_prepared`.
@@ -133,7 +133,7 @@ def class_splits(
     field: str,
     note: str,
 ) -> Splits:
-    """Loads a dataset of classes with splits `train`, `test`, optionally `validation`.
+    """Load a dataset of classes with splits `train`, `test`, optionally `validation`.
 
     Args:
       name: name of the dataset.

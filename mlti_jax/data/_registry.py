@@ -46,7 +46,7 @@ def load(
     test_on: str | None = None,
     **options: Any,
 ) -> Splits:
-    """Loads a dataset by name.
+    """Load a dataset by name.
 
     Args:
       name: a key of `DATASETS`.
@@ -73,7 +73,7 @@ def load(
 
 
 def dataset_module(name: str) -> ModuleType:
-    """Imports the module of a dataset; raises `InputError` if `name` is unknown."""
+    """Import the module of a dataset; raise `InputError` if `name` is unknown."""
     if name not in DATASETS:
         raise unknown_name("dataset", name, DATASETS)
     if "builders" in DATASETS[name]:
@@ -84,7 +84,7 @@ def dataset_module(name: str) -> ModuleType:
 def dataset_builder(
     name: str, data_dir: str | os.PathLike[str] | None = None
 ) -> DatasetBuilder:
-    """Imports the module of a dataset and returns its TFDS builder, prepared or not.
+    """Import the module of a dataset and return its TFDS builder, prepared or not.
 
     Raises:
       InputError: if the name is unknown, or the dataset is not read from records.
@@ -99,7 +99,7 @@ def dataset_builder(
 
 
 def _with_test_of(splits: Splits, other: Splits) -> Splits:
-    """Replaces the test pool of `splits` with that of `other`."""
+    """Replace the test pool of `splits` with that of `other`."""
     pools = (splits.train, other.test if other.test is not None else other.train)
     shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(pool.x)] for pool in pools]
     if shapes[0] != shapes[1] or {splits.setting, other.setting} != {

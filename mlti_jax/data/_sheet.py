@@ -21,7 +21,7 @@ COLORS = {"train": "#2471a3", "validation": "#b7950b", "test": "#c0392b"}
 
 
 def save_sheet(splits: Splits, path: pathlib.Path) -> None:
-    """Plots the first classes or domains of each split and saves the figure."""
+    """Plot the first classes or domains of each split and save the figure."""
     pools = {name: getattr(splits, name) for name in SPLITS}
     pools = {name: pool for name, pool in pools.items() if pool is not None}
     leaves = jax.tree.leaves(splits.train.x)
@@ -34,7 +34,7 @@ def save_sheet(splits: Splits, path: pathlib.Path) -> None:
 
 
 def _images(pools: dict[str, Pool]) -> Figure:
-    """Plots samples: one panel per split, one row per class or domain."""
+    """Plot samples: one panel per split, one row per class or domain."""
     rows = max(len(pool.count[:ROWS]) for pool in pools.values())
     fig = new_figure(4.6 * len(pools), 0.7 + 0.38 * rows, layout="constrained")
     axes = fig.subplots(1, len(pools), squeeze=False)
@@ -61,7 +61,7 @@ def _images(pools: dict[str, Pool]) -> Figure:
 
 
 def _groups(pool: Pool) -> tuple[list[str], list[np.ndarray]]:
-    """Returns names of the first classes or domains and indices of their samples."""
+    """Return names of the first classes or domains and indices of their samples."""
     rng = np.random.default_rng(0)
     index, count = np.asarray(pool.index), np.asarray(pool.count)
     names, rows = [], []
@@ -89,7 +89,7 @@ def _number(pool: Pool) -> str:
 
 
 def _vectors(pools: dict[str, Pool]) -> Figure:
-    """Plots how many features of a sample are nonzero, and the sizes of the groups."""
+    """Plot how many features of a sample are nonzero, and the sizes of the groups."""
     fig = new_figure(8.4, 3.4, layout="constrained")
     left, right = fig.subplots(1, 2)
     nonzero = {

@@ -55,7 +55,7 @@ class Splits:
 def pool_lines(
     splits: Splits, *, missing: str = "none", max_rows: int | None = None
 ) -> list[str]:
-    """Lists the counts of each split, one line of text per entry.
+    """List the counts of each split, one line of text per entry.
 
     Args:
       splits: the dataset.
@@ -106,7 +106,7 @@ def _cut(rows: list[str], max_rows: int | None) -> list[str]:
 
 
 def _table(pool: Pool) -> list[str]:
-    """Formats counts with one domain per line, or several classes per line."""
+    """Format counts with one domain per line, or several classes per line."""
     if isinstance(pool, DomainPool) and len(pool.classes) <= MAX_COLUMNS:
         width = max(len(name) for name in ("", *pool.domains))
         widths = [max(9, len(name)) for name in pool.classes]

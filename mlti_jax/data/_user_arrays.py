@@ -15,7 +15,7 @@ from mlti_jax.types import PyTree
 
 
 def check_values(field: str, values: Any) -> np.ndarray:
-    """Returns `values` as an array of finite numbers, or raises `InputError`."""
+    """Return `values` as an array of finite numbers, or raise `InputError`."""
     values = np.asarray(values)
     if values.dtype.kind not in "buif":
         raise InputError(
@@ -32,7 +32,7 @@ def check_values(field: str, values: Any) -> np.ndarray:
 
 
 def check_samples(x: PyTree) -> int:
-    """Checks every leaf of x and returns the number of samples."""
+    """Check every leaf of x and return the number of samples."""
     leaves = [check_values("x", leaf) for leaf in jax.tree.leaves(x)]
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}
     if len(sizes) != 1 or 0 in sizes:
@@ -46,7 +46,7 @@ def check_samples(x: PyTree) -> int:
 def as_ids(
     field: str, values: Any, names: Sequence[str] | None, size: int
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Converts names or integers `[size]` to ids `0..len(names)-1`.
+    """Convert names or integers `[size]` to ids `0..len(names)-1`.
 
     Args:
       field: name of the argument, for errors.
@@ -87,7 +87,7 @@ def as_ids(
 
 
 def group_rows(group: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lists the rows of each group: index `[number, K]`, padded, count `[number]`."""
+    """List the rows of each group: index `[number, K]`, padded, count `[number]`."""
     count = np.bincount(group, minlength=number)
     rows = np.argsort(group, kind="stable")
     position = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
@@ -100,7 +100,7 @@ def group_rows(group: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_arrays(field: str, x: Any) -> PyTree:
-    """Converts a user's inputs to NumPy arrays, every leaf `[M, ...]` with M > 0.
+    """Convert a user's inputs to NumPy arrays, every leaf `[M, ...]` with M > 0.
 
     Args:
       field: name of x, for errors.
@@ -123,7 +123,7 @@ def check_arrays(field: str, x: Any) -> PyTree:
 
 
 def as_numpy(field: str, values: Any) -> np.ndarray:
-    """Calls `np.asarray`; raises `InputError` for rows of different lengths."""
+    """Call `np.asarray`; raise `InputError` for rows of different lengths."""
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -149,7 +149,7 @@ def _check_array(field: str, values: Any) -> np.ndarray:
 
 
 def cast(x: PyTree) -> PyTree:
-    """Casts checked arrays to the dtypes that pools store.
+    """Cast checked arrays to the dtypes that pools store.
 
     Images (uint8 `[M, H, W, C]`) and booleans keep their dtype; other numbers become
     float32. In a pytree of several arrays integers become int32, since they may index

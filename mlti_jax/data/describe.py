@@ -38,7 +38,7 @@ _MAX_GROUPS = 16  # groups listed per split of the records
 
 
 def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
-    """Describes the records of a dataset and the pools that `load` returns for it.
+    """Describe the records of a dataset and the pools that `load` returns for it.
 
     Args:
       name: name of the dataset.
@@ -79,7 +79,7 @@ def _record_counts(builder: DatasetBuilder, split: str) -> str:
 
 
 def chosen_dataset() -> str:
-    """Returns the value of `--dataset`; raises `InputError` if it is missing."""
+    """Return the value of `--dataset`; raise `InputError` if it is missing."""
     if _DATASET.value is None:
         raise InputError(
             f"--dataset is missing; choose one of: {', '.join(sorted(DATASETS))}"
@@ -88,7 +88,7 @@ def chosen_dataset() -> str:
 
 
 def main() -> None:
-    """Prints the description and saves the plot."""
+    """Print the description and save the plot."""
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing records.
     name = chosen_dataset()
     data_dir = command_line.DATA_DIR.value

@@ -57,7 +57,7 @@ def prepare(
     processes: int = 1,
     overwrite: bool = False,
 ) -> DatasetBuilder:
-    """Prepares a dataset; new records replace old ones only when they are complete.
+    """Prepare a dataset; new records replace old ones only when they are complete.
 
     Args:
       name: name of the dataset.
@@ -127,13 +127,13 @@ def _backup(place: pathlib.Path) -> pathlib.Path:
 
 
 def _restore(place: pathlib.Path) -> None:
-    """Undoes a `_swap` that was killed between its two renames."""
+    """Undo a `_swap` that was killed between its two renames."""
     if _backup(place).exists() and not place.exists():
         _backup(place).rename(place)
 
 
 def _swap(new: pathlib.Path, place: pathlib.Path) -> None:
-    """Replaces the old records with the new ones."""
+    """Replace the old records with the new ones."""
     shutil.rmtree(_backup(place), ignore_errors=True)
     if place.exists():
         place.rename(_backup(place))
@@ -142,7 +142,7 @@ def _swap(new: pathlib.Path, place: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Prepares the dataset that the flags name and prints its description."""
+    """Prepare the dataset that the flags name and print its description."""
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing records.
     name = chosen_dataset()
     data_dir = command_line.DATA_DIR.value

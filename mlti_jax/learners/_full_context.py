@@ -60,7 +60,7 @@ def lstm_step(gates: Array, cell: Array) -> tuple[Array, Array]:
 
 
 def run_lstm(params: PyTree, x: Array, counts: Array, reverse: bool = False) -> Array:
-    """Run an LSTM over `x [N, D]` from a zero state; returns outputs `[N, D]`.
+    """Run an LSTM over `x [N, D]` from a zero state; return outputs `[N, D]`.
 
     Args:
       params: from `init_lstm`, with R = D.

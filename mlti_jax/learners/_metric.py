@@ -216,7 +216,7 @@ def metric_learner(
     norm: str,
     full_context: FullContext | None = None,
 ) -> MetricLearner:
-    """Build a learner of this family; raises `InputError` for regression."""
+    """Build a learner of this family; raise `InputError` for regression."""
     if objective is not CLASSIFICATION:
         raise InputError(
             f"{name} compares queries with the classes of the support set and does not "

@@ -39,7 +39,7 @@ class Moments(NamedTuple):
 def beta_law(
     alpha: float | Array, beta: float | Array | None = None, num_nodes: int = 32
 ) -> Law:
-    r"""Discretizes Beta($\alpha$, $\beta$) with Gauss-Jacobi quadrature.
+    r"""Discretize Beta($\alpha$, $\beta$) with Gauss-Jacobi quadrature.
 
     Expectations are exact for polynomials of degree below `2 * num_nodes`; for analytic
     functions the error decreases geometrically. The nodes are eigenvalues of the Jacobi
@@ -76,7 +76,7 @@ def beta_law(
 
 
 def moments(law: Law) -> Moments:
-    """Computes the moments of a law; exact for `beta_law` with two or more nodes."""
+    """Compute the moments of a law; exact for `beta_law` with two or more nodes."""
     lam, probability = law
     mean = probability @ lam
     return Moments(mean, probability @ (lam - mean) ** 2, probability @ (1 - lam) ** 2)

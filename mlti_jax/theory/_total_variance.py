@@ -52,7 +52,7 @@ class Covariances(NamedTuple):
 def covariances(
     features: Array, tasks: Array, classes: Array, num_tasks: int, num_classes: int
 ) -> Covariances:
-    """Computes covariances of features within and between tasks and classes.
+    """Compute covariances of features within and between tasks and classes.
 
     Args:
       features: `[N, D]`, centered or not.

@@ -20,7 +20,7 @@ Call = Callable[..., tuple[int, Any]]
 
 
 def reset_flags() -> None:
-    """Unsets all flags and removes those of config fields, as in a new process."""
+    """Unset all flags and remove those of config fields, as in a new process."""
     flags.FLAGS.unparse_flags()
     for name in list(flags.FLAGS):
         if name.startswith("config."):
@@ -35,7 +35,7 @@ def command(
     capsys: pytest.CaptureFixture[str],
     defaults: tuple[str, ...] = (),
 ) -> Call:
-    """Returns a function that calls the command of a module with given arguments.
+    """Return a function that calls the command of a module with given arguments.
 
     Args:
       module: has the function `main` and a docstring.
@@ -57,7 +57,7 @@ def run_command(
     capsys: pytest.CaptureFixture[str],
     tmp_path: pathlib.Path,
 ) -> Call:
-    """Returns a function that calls `experiments.run`, from the project's root."""
+    """Return a function that calls `experiments.run`, from the project's root."""
     monkeypatch.chdir(ROOT)
     defaults = (f"--data_dir={tmp_path}",)
     call = command(run, monkeypatch, capsys, defaults)

@@ -17,7 +17,7 @@ MAML, PROTONET = RAINBOW.panels
 
 
 def assert_drawn(path):
-    """Checks that an image has the width of a column and is not blank."""
+    """Check that an image has the width of a column and is not blank."""
     image = matplotlib.image.imread(path)
     assert image.shape[1] == pytest.approx(5.2 * 200, abs=2)
     assert image.shape[0] > 300
@@ -25,7 +25,7 @@ def assert_drawn(path):
 
 
 def record_point(tmp_path, panel: Panel, strategy: str, number: int, **options):
-    """Records the result of a point of a figure."""
+    """Record the result of a point of a figure."""
     job = Job(
         panel.run(strategy, number), options.pop("seed", 0), options.pop("steps", 10)
     )
@@ -52,7 +52,7 @@ def small_config(learner="protonet", strategy="mlti", **changes):
 
 
 def vectors(validation=False):
-    """Returns a dataset of binary vectors."""
+    """Return a dataset of binary vectors."""
     rng = np.random.default_rng(0)
     x = (rng.random((3 * 8, 40)) < 0.3).astype(np.float32)
     pool = ClassPool.from_arrays(x, np.repeat(np.arange(3), 8))

@@ -23,7 +23,7 @@ def modules(package: str) -> dict[str, pathlib.Path]:
 
 
 def import_graph(*packages: str) -> Graph:
-    """Maps each module to the modules of these packages that it imports.
+    """Map each module to the modules of these packages that it imports.
 
     Imports inside functions and under `TYPE_CHECKING` count. So do string literals
     that name a module, because `importlib.import_module` takes them.

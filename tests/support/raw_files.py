@@ -48,7 +48,7 @@ def dump(content, path: pathlib.Path, protocol: int = 4) -> None:
 
 
 def read(name: str, folder: pathlib.Path, data_dir: pathlib.Path) -> None:
-    """Reads all examples without writing records, which is faster than `prepare`."""
+    """Read all examples without writing records, which is faster than `prepare`."""
     for examples in dataset_builder(name, data_dir).read_raw(folder).values():
         collections.deque(examples, maxlen=0)
 
@@ -65,7 +65,7 @@ def replace(path: pathlib.Path, content: bytes) -> None:
 
 
 def check_pool(pool, classes, expected: dict[str, np.ndarray]) -> None:
-    """Checks the classes and the images of each class, both in order."""
+    """Check the classes and the images of each class, both in order."""
     assert pool.classes == tuple(classes)
     x, index, count = (np.asarray(part) for part in (pool.x, pool.index, pool.count))
     assert len(x) == sum(len(expected[name]) for name in classes)

@@ -42,7 +42,7 @@ def pose_arrays(objects: int, seed: int, images: int = 4):
 
 
 def write_pose(folder: pathlib.Path, train: Any, test: Any) -> pathlib.Path:
-    """Writes the two pickles, with any content."""
+    """Write the two pickles, with any content."""
     folder.mkdir(parents=True, exist_ok=True)
     dump(train, folder / "train_data_ins.pkl")
     dump(test, folder / "val_data_ins.pkl")
@@ -68,7 +68,7 @@ def chains(number: int) -> list[str]:
 def write_nci(
     folder: pathlib.Path, change: Callable[[str, str], str | None] | None = None
 ) -> pathlib.Path:
-    """Writes an archive in which every third molecule of an assay is active.
+    """Write an archive in which every third molecule of an assay is active.
 
     Args:
       folder: where to write it.
@@ -92,7 +92,7 @@ def write_nci(
 
 
 def write_metabolism(folder: pathlib.Path) -> pathlib.Path:
-    """Writes tables in which every fourth molecule is active."""
+    """Write tables in which every fourth molecule is active."""
     for number, name in enumerate(metabolism._TRAIN + metabolism._TEST):
         rows = [
             f"{i}.0\t{smiles}\t{int(i % 4 == 0)}"
@@ -113,7 +113,7 @@ MINI_CLASSES = {
 
 
 def write_mini_lists(folder: pathlib.Path) -> Expected:
-    """Writes lists and two plain gray images per class, which JPEG keeps exactly."""
+    """Write lists and two plain gray images per class, which JPEG keeps exactly."""
     (folder / "images").mkdir()
     expected = {}
     for split, classes in MINI_CLASSES.items():
@@ -132,7 +132,7 @@ def write_mini_lists(folder: pathlib.Path) -> Expected:
 
 
 def write_mini_cache(folder: pathlib.Path) -> Expected:
-    """Writes the cache with two or three images per class in random order."""
+    """Write the cache with two or three images per class in random order."""
     rng = np.random.default_rng(0)
     expected = {}
     for split, classes in MINI_CLASSES.items():
@@ -165,7 +165,7 @@ def _english_name(wordnet_id: str) -> str:
 
 
 def write_tiered_imagenet(folder: pathlib.Path) -> Expected:
-    """Writes two or three images per class, with classes in an order of its own.
+    """Write two or three images per class, with classes in an order of its own.
 
     The arrays of bytes are `[n, 1]` in one split and `[n]` in the others: different
     versions of OpenCV write them in one way or the other.
@@ -215,7 +215,7 @@ def dermnet_path(folder: pathlib.Path, name: str, style: int) -> pathlib.Path:
 
 
 def write_dermnet(folder: pathlib.Path) -> Expected:
-    """Writes two images per class in four naming styles, and files to skip."""
+    """Write two images per class in four naming styles, and files to skip."""
     rng = np.random.default_rng(0)
     expected = {}
     for number, name in enumerate(DERMNET_TRAIN + _dermnet_classes.TEST):
@@ -251,7 +251,7 @@ def huffpost_records(field: str = "raw") -> list[dict[str, Any]]:
 def write_huffpost(
     folder: pathlib.Path, lines: Iterable[str | dict[str, Any]] | None = None
 ) -> pathlib.Path:
-    """Writes lines or records; `huffpost_records` by default."""
+    """Write lines or records; `huffpost_records` by default."""
     folder.mkdir(exist_ok=True)
     lines = huffpost_records() if lines is None else lines
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
@@ -295,7 +295,7 @@ def cell_table():
 
 
 def cell_counts(table) -> np.ndarray:
-    """Counts that cover every case of the filters, int `[M, GENES]`."""
+    """Count that cover every case of the filters, int `[M, GENES]`."""
     pd = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
     mean = np.exp(rng.uniform(0.5, 4.5, GENES))
@@ -323,7 +323,7 @@ def cell_counts(table) -> np.ndarray:
 
 
 def write_cells(folder: pathlib.Path, counts, table, layout="csr") -> pathlib.Path:
-    """Writes counts and table; `layout` is `csr`, `csc`, `dense` or `old`."""
+    """Write counts and table; `layout` is `csr`, `csc`, `dense` or `old`."""
     anndata = pytest.importorskip("anndata")
     pd = pytest.importorskip("pandas")
     folder.mkdir(exist_ok=True)

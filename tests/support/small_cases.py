@@ -4,7 +4,7 @@ import dataclasses
 
 
 def shrink(case):
-    """Shrinks the samples, tasks, network and pool of a case."""
+    """Shrink the samples, tasks, network and pool of a case."""
     small = {"image_shape": (16, 16, case.image_shape[-1]), "layers": case.layers[:2]}
     if case.backbone == "mlp":
         small = {"image_shape": (8,), "layers": (0,), "hidden": (4, 3)}

@@ -16,7 +16,7 @@ PER_TASK = (0.5, 0.75, 1.0, 0.75)
 
 
 def write_run(workdir, seed=0, steps=10, per_task=PER_TASK, **changes) -> None:
-    """Writes the work directory of a finished run; `changes` are result fields."""
+    """Write the work directory of a finished run; `changes` are result fields."""
     workdir = pathlib.Path(workdir)
     checksums = changes.pop("checksums", {"train": 1, "test": 2})
     eval_seed = changes.pop("eval_seed", 0)
@@ -42,7 +42,7 @@ def write_run(workdir, seed=0, steps=10, per_task=PER_TASK, **changes) -> None:
 
 
 def write_start(workdir: pathlib.Path, step=0, eval_seed=0, checksums=None) -> None:
-    """Writes the work directory of a run that was interrupted at a step."""
+    """Write the work directory of a run that was interrupted at a step."""
     (workdir / "checkpoints" / "last" / str(step)).mkdir(parents=True, exist_ok=True)
     config = {"eval": {"seed": eval_seed}, "data": {"checksums": checksums}}
     (workdir / "config.json").write_text(json.dumps(config))

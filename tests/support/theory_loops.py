@@ -11,7 +11,7 @@ PAIRS = [(2.0, 2.0), (0.5, 0.5), (0.1, 0.1), (3.0, 1.5), (0.4, 2.5)]  # of Beta
 
 @functools.cache
 def program(function, **static):
-    """Jits a function: one program instead of one per operation."""
+    """Jit a function: one program instead of one per operation."""
     return jax.jit(functools.partial(function, **static))
 
 

@@ -22,7 +22,7 @@ CHOICES = {
 
 
 def check_case(case: Case) -> Case:
-    """Validates a case for PyTorch and fills in the fields that follow from others.
+    """Validate a case for PyTorch and fill in the fields that follow from others.
 
     Returns:
       The case, without interpolation if the strategy is vanilla, and with the head as

@@ -52,7 +52,7 @@ class InnerLoop(NamedTuple):
 
 
 def make_model(case: Case, network: Sequence[Layer], nhwc: bool = False) -> Model:
-    """Initializes the parameters; with `nhwc`, kernels are channels-last in memory."""
+    """Initialize the parameters; with `nhwc`, kernels are channels-last in memory."""
     layers = [layer.init() for layer in network]
     if nhwc:
         layers = [[_channels_last(p) for p in layer] for layer in layers]
@@ -66,7 +66,7 @@ def make_model(case: Case, network: Sequence[Layer], nhwc: bool = False) -> Mode
 def run_sets(
     case: Case, network: Sequence[Layer], layers: Parameters, x: Tensor
 ) -> list[Tensor]:
-    """Runs layers on a task's samples `[n, ...]`; returns its batches.
+    """Run layers on a task's samples `[n, ...]`; return its batches.
 
     Learners with an inner loop normalize support and query set separately, the others
     as one batch.

@@ -61,7 +61,7 @@ class Displaced(NamedTuple):
     right: Tensor
 
     def map(self, h: Tensor) -> Tensor:
-        """Applies the displaced weight to `h [N, I]`."""
+        """Apply the displaced weight to `h [N, I]`."""
         moved = F.linear(F.linear(h, self.right), self.displacement) @ self.left
         return F.linear(h, self.weight) + moved
 
@@ -87,7 +87,7 @@ def composed_norm(h: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 def run_layers(
     network: Sequence[Layer], parameters: Parameters, h: Tensor, norm: Norm = fused_norm
 ) -> Tensor:
-    """Runs consecutive layers on `h [N, ...]`, with one entry of `parameters` each."""
+    """Run consecutive layers on `h [N, ...]`, with one entry of `parameters` each."""
     for layer, own in zip(network, parameters, strict=True):
         h = layer.run(own, h, norm)
     return h

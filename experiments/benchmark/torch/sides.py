@@ -27,7 +27,7 @@ STEPS_FOR_MEMORY = 3
 
 
 def make_step(case: Case, side: str) -> Callable[[], object]:
-    """Builds a step of one of the `SIDES`.
+    """Build a step of one of the `SIDES`.
 
     Raises:
       NotImplementedError: if this case is not implemented in PyTorch.
@@ -43,7 +43,7 @@ def make_step(case: Case, side: str) -> Callable[[], object]:
 def make_sides(
     case: Case, names: Sequence[str] = SIDES
 ) -> tuple[dict[str, Steps], dict[str, str]]:
-    """Builds the sides of a case; none if PyTorch is not installed.
+    """Build the sides of a case; none if PyTorch is not installed.
 
     Args:
       case: the step.
@@ -105,13 +105,13 @@ def _peak() -> int:
 
 
 def _status(field: str) -> int:
-    """Reads a size in bytes from /proc/self/status."""
+    """Read a size in bytes from /proc/self/status."""
     text = pathlib.Path("/proc/self/status").read_text()
     return 1024 * int(text.partition(f"{field}:")[2].split()[0])
 
 
 def main(name: str, side: str) -> None:
-    """Prints the memory growth of one case and side."""
+    """Print the memory growth of one case and side."""
     if side not in SIDES:
         raise unknown_name("side", side, SIDES)
     steps = _repeated(make_step(find(name), side))

@@ -47,7 +47,7 @@ def make_step(
     channels_last: bool = False,
     pool_y: np.ndarray | None = None,
 ) -> Callable[[], Tensor]:
-    """Builds a training step that runs tasks in a loop, with parameters and Adam state.
+    """Build a training step that runs tasks in a loop, with parameters and Adam state.
 
     Args:
       case: the step.
@@ -77,14 +77,14 @@ def make_vmap_step(
     *,
     pool_y: np.ndarray | None = None,
 ) -> Callable[[], Tensor]:
-    """Builds a step that runs all tasks at once with `torch.func.vmap`."""
+    """Build a step that runs all tasks at once with `torch.func.vmap`."""
     return _make_step(case, vmap_losses, pool_x, pool_index, pool_y)
 
 
 def loop_losses(
     case: Case, network: Sequence[Layer], model: Model, layer: int, x: Tensor, y: Tensor
 ) -> Iterator[Tensor]:
-    """Interpolates tasks at `layer`, if the case does, and yields their losses.
+    """Interpolate tasks at `layer`, if the case does, and yield their losses.
 
     The losses sum to the total over tasks. Each can be differentiated before the next
     is computed, so all use the same memory. Tasks whose graphs are connected, because

@@ -43,7 +43,7 @@ def make_task_pool(
     pool_y: np.ndarray | None = None,
     nhwc: bool = False,
 ) -> TaskPool:
-    """Puts samples on the device; arguments as in `steps.make_step`."""
+    """Put samples on the device; arguments as in `steps.make_step`."""
     index = torch.from_numpy(np.asarray(pool_index, np.int64))
     _check_index(case, tuple(index.shape))
     x = torch.from_numpy(np.ascontiguousarray(pool_x))
@@ -65,7 +65,7 @@ def set_sizes(case: Case) -> list[int]:
 
 
 def draw_tasks(case: Case, pool: TaskPool) -> tuple[Tensor, Tensor]:
-    """Draws x and y of a meta-batch."""
+    """Draw x and y of a meta-batch."""
     if case.setting == "label_sharing":
         rows = pool.index[torch.randint(len(pool.index), (case.tasks,))]
     else:
@@ -91,7 +91,7 @@ def class_labels(case: Case) -> Tensor:
 
 
 def interpolate(case: Case, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Mixes each task with a partner from the meta-batch, possibly itself.
+    """Mix each task with a partner from the meta-batch, possibly itself.
 
     Learners with an inner loop mix random pairs of samples and their labels or targets
     (Eq. 5), except for non-label-sharing tasks. All others mix pairs of classes, which
@@ -129,7 +129,7 @@ def interpolate(case: Case, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def choose(values: Sequence[int]) -> int:
-    """Draws one of the values."""
+    """Draw one of the values."""
     return values[torch.randint(len(values), ()).item()]
 
 
@@ -168,7 +168,7 @@ def _permutations(*shape: int) -> Tensor:
 
 
 def _check_index(case: Case, shape: tuple[int, ...]) -> None:
-    """Raises `ValueError` for shapes that would run but measure something else."""
+    """Raise `ValueError` for shapes that would run but measure something else."""
     if case.setting != "label_sharing":
         if len(shape) != 2:
             raise ValueError(

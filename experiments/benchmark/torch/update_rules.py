@@ -23,7 +23,7 @@ RuleParameters = Sequence[Sequence[Sequence[Tensor]]]
 
 
 def init_rule(case: Case, adapted: Parameters) -> list[list[list[Tensor]]]:
-    """Initializes the learned tensors for the parameters of the adapted layers."""
+    """Initialize the learned tensors for the parameters of the adapted layers."""
     return [[_learned(case, p) for p in layer] for layer in adapted]
 
 
@@ -68,7 +68,7 @@ def descend(
 
 
 def transform_modes(gradient: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """Multiplies `[O]`, `[O, I]` or `[O, I, kh, kw]` with a matrix along each mode.
+    """Multiply `[O]`, `[O, I]` or `[O, I, kh, kw]` with a matrix along each mode.
 
     The positions of a kernel form one mode: `matrices` are `[O, O]`, then `[I, I]`,
     then `[kh * kw, kh * kw]`.
@@ -114,7 +114,7 @@ def _learned(case: Case, p: Tensor) -> list[Tensor]:
 
 
 def _each(function: Callable, *by_layer: Sequence[Sequence]) -> list[list]:
-    """Calls a function on each parameter of each layer."""
+    """Call a function on each parameter of each layer."""
     return [
         [function(*each) for each in zip(*layers, strict=True)]
         for layers in zip(*by_layer, strict=True)

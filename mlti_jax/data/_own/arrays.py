@@ -39,7 +39,7 @@ def from_arrays(
     setting: str | None = None,
     standardise: bool = False,
 ) -> Splits:
-    """Creates a dataset from arrays.
+    """Create a dataset from arrays.
 
     Args:
       tasks: one of
@@ -104,7 +104,7 @@ def from_samples(
     note: str,
     source: str | None = None,
 ) -> Splits:
-    """Creates a dataset from the concatenated samples of all tasks.
+    """Create a dataset from the concatenated samples of all tasks.
 
     Args:
       x: checked arrays, every leaf `[M, ...]`.
@@ -150,7 +150,7 @@ def _are_pairs(named: Mapping[str, Any]) -> bool:
 
 
 def _check_inputs(kind: str, given: Mapping[str, Any]) -> dict[str, PyTree]:
-    """Returns checked arrays; raises `InputError` if shapes or dtypes differ."""
+    """Return checked arrays; raise `InputError` if shapes or dtypes differ."""
     x = {
         name: check_arrays(f"x of {kind} {name!r}", value)
         for name, value in given.items()
@@ -181,7 +181,7 @@ def _groups(x: Mapping[str, PyTree]) -> np.ndarray:
 
 
 def _check_labels(given: Mapping[str, Any], sizes: Mapping[str, int]) -> np.ndarray:
-    """Returns the cleaned and concatenated labels of all tasks."""
+    """Return the cleaned and concatenated labels of all tasks."""
     y = {name: clean(f"y of task {name!r}", value) for name, value in given.items()}
     first = next(iter(y))
     for name, value in y.items():

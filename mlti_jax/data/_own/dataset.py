@@ -50,7 +50,7 @@ def load(
     seed: int = 0,
     setting: str | None = None,
 ) -> Splits:
-    """Loads a folder, a table or an .npz file, depending on the path.
+    """Load a folder, a table or an .npz file, depending on the path.
 
     Args:
       path: path of the folder or file.
@@ -110,7 +110,7 @@ def load(
 def _check_given(
     given: dict[str, Any], known: tuple[str, ...], path: pathlib.Path
 ) -> None:
-    """Raises `InputError` if an option does not apply to this kind of file."""
+    """Raise `InputError` if an option does not apply to this kind of file."""
     for name in given:
         if name not in known:
             kind = "a folder" if path.is_dir() else f"a {path.suffix} file"

@@ -43,7 +43,7 @@ class Table:
     """
 
     def __init__(self, table: Any):
-        """Reads a file, or wraps a data frame or a mapping of columns.
+        """Read a file, or wraps a data frame or a mapping of columns.
 
         Raises:
           InputError: if `table` can't be read, is empty or has duplicate columns.
@@ -92,12 +92,12 @@ class Table:
         return f"line {row + 2}" if self._is_text else f"row {row}"
 
     def keep(self, rows: np.ndarray) -> None:
-        """Removes all rows outside the mask bool `[M]`; `place` stays correct."""
+        """Remove all rows outside the mask bool `[M]`; `place` stays correct."""
         self.frame = self.frame[rows]
         self._rows = self._rows[rows]
 
     def column(self, name: str) -> pd.Series:
-        """Returns a column; raises `InputError` if it does not exist."""
+        """Return a column; raise `InputError` if it does not exist."""
         name, columns = str(name), [str(column) for column in self.frame.columns]
         if name not in columns:
             raise InputError(
@@ -107,14 +107,14 @@ class Table:
         return self.frame.iloc[:, columns.index(name)]
 
     def values(self, name: str) -> np.ndarray:
-        """Returns a column of labels or names without missing values; see `clean`."""
+        """Return a column of labels or names without missing values; see `clean`."""
         column = self.column(name)
         return clean(f"column {name!r} of {self.name}", column, self.place)
 
     def numeric_columns(
         self, without: Sequence[str | None]
     ) -> tuple[list[str], list[str]]:
-        """Returns the names of numeric and other columns, except those in `without`."""
+        """Return the names of numeric and other columns, except those in `without`."""
         from pandas.api.types import is_numeric_dtype
 
         numeric: list[str] = []
@@ -126,7 +126,7 @@ class Table:
         return numeric, others
 
     def matrix(self, names: Sequence[str]) -> np.ndarray:
-        """Returns columns of finite numbers, float64 `[M, D]`."""
+        """Return columns of finite numbers, float64 `[M, D]`."""
         return np.stack([self._numbers(name) for name in names], axis=1)
 
     def _numbers(self, name: str) -> np.ndarray:
@@ -192,7 +192,7 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(path: pathlib.Path) -> ImageHeader:
-    """Reads the header of an image file without decoding its pixels."""
+    """Read the header of an image file without decoding its pixels."""
     with _opened(path) as image:
         width, height = image.size
         if image.getexif().get(ORIENTATION) in SIDEWAYS:
@@ -201,7 +201,7 @@ def read_header(path: pathlib.Path) -> ImageHeader:
 
 
 def read_image(path: pathlib.Path, shape: Sequence[int], resize: bool) -> np.ndarray:
-    """Reads an image and applies its EXIF rotation, uint8 `[H, W, C]`.
+    """Read an image and applies its EXIF rotation, uint8 `[H, W, C]`.
 
     Args:
       path: the file.
@@ -228,7 +228,7 @@ def read_image(path: pathlib.Path, shape: Sequence[int], resize: bool) -> np.nda
 
 
 def map_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Returns `list(map(function, items))`; image decoders release the GIL."""
+    """Return `list(map(function, items))`; image decoders release the GIL."""
     pool = concurrent.futures.ThreadPoolExecutor(default_processes())
     try:
         return list(pool.map(function, items))

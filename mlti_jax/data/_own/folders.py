@@ -32,7 +32,7 @@ def from_folder(
     seed: int = 0,
     setting: str | None = None,
 ) -> Splits:
-    """Creates a dataset from a folder of images.
+    """Create a dataset from a folder of images.
 
     Args:
       path: a folder with one subfolder of images per class, from which tasks are drawn
@@ -99,7 +99,7 @@ def from_folder(
 def _files(
     folder: pathlib.Path, parts: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], pathlib.Path]]:
-    """Lists all files with the names of their parent folders, sorted."""
+    """List all files with the names of their parent folders, sorted."""
     entries = [
         entry
         for entry in sorted(folder.iterdir())
@@ -124,7 +124,7 @@ def _files(
 def _depth(
     root: pathlib.Path, files: list[tuple[tuple[str, ...], pathlib.Path]]
 ) -> int:
-    """Returns 1 for `class/image`, 2 for `task/class/image`."""
+    """Return 1 for `class/image`, 2 for `task/class/image`."""
     by_depth = {len(parts): file for parts, file in files}
     if 0 in by_depth:
         raise InputError(
@@ -165,7 +165,7 @@ def _shape(
 
 
 def _details(headers: list[ImageHeader], shape: tuple[int, int, int]) -> list[str]:
-    """Describes how images were changed."""
+    """Describe how images were changed."""
     details = []
     scaled = sum(header[:2] != shape[:2] for header in headers)
     if scaled:

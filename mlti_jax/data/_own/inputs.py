@@ -84,7 +84,7 @@ class Inputs:
         return self.leaves[0].dtype
 
     def __call__(self, raw: Any) -> PyTree:
-        """Converts new raw data to network inputs, every leaf `[N, ...]`.
+        """Convert new raw data to network inputs, every leaf `[N, ...]`.
 
         Args:
           raw: for `arrays`, an array `[N, ...]` or a pytree as in training; for
@@ -100,7 +100,7 @@ class Inputs:
         return take_inputs(compact, slice(None))
 
     def compact(self, raw: Any) -> PyTree:
-        """Converts raw data to what pools store: images as uint8, bits as booleans."""
+        """Convert raw data to what pools store: images as uint8, bits as booleans."""
         is_array = isinstance(raw, np.ndarray | jax.Array)
         if self.smiles is not None and not (is_array and raw.ndim == 2):
             return self._read_molecules(raw, self.smiles)
@@ -112,12 +112,12 @@ class Inputs:
         return self.standardise(x) if self.mean else self._match_dtypes(x)
 
     def standardise(self, x: np.ndarray) -> np.ndarray:
-        """Returns `(x - mean) / scale` as float32, computed in float64."""
+        """Return `(x - mean) / scale` as float32, computed in float64."""
         x = x.astype(np.float64)
         return ((x - np.array(self.mean)) / np.array(self.scale)).astype(np.float32)
 
     def describe(self) -> str:
-        """Returns a short text: dtype, shape, and columns or fingerprint."""
+        """Return a short text: dtype, shape, and columns or fingerprint."""
         parts = [f"{leaf.dtype} {list(leaf.shape)}" for leaf in self.leaves]
         if len(self.leaves) > 1:
             parts = [
@@ -135,12 +135,12 @@ class Inputs:
     # ------------------------------------------------------------------------ JSON
 
     def to_json(self) -> str:
-        """Serializes the record; see `from_json`."""
+        """Serialize the record; see `from_json`."""
         return json.dumps(dataclasses.asdict(self), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Inputs:
-        """Restores a record from the output of `to_json`.
+        """Restore a record from the output of `to_json`.
 
         Raises:
           InputError: if the text is not such a record.
@@ -166,7 +166,7 @@ class Inputs:
     # ----------------------------------------------------------------- kinds of data
 
     def _check(self, raw: Any) -> PyTree:
-        """Returns checked arrays with the shapes of training."""
+        """Return checked arrays with the shapes of training."""
         found = jax.tree_util.tree_leaves_with_path(raw, is_leaf=is_list)
         given = {
             jax.tree_util.keystr(path): as_numpy("x", leaf).shape
@@ -192,7 +192,7 @@ class Inputs:
         return check_arrays("x", raw)
 
     def _match_dtypes(self, x: PyTree) -> PyTree:
-        """Casts to the dtypes of training; raises `InputError` if values change."""
+        """Cast to the dtypes of training; raise `InputError` if values change."""
 
         def match(leaf: Leaf, array: np.ndarray) -> np.ndarray:
             converted = array.astype(leaf.dtype)
@@ -237,7 +237,7 @@ class Inputs:
 
 
 def leaves_of(x: PyTree) -> tuple[Leaf, ...]:
-    """Lists the arrays of x, `[M, ...]`, in the form of `Inputs.leaves`."""
+    """List the arrays of x, `[M, ...]`, in the form of `Inputs.leaves`."""
     return tuple(
         Leaf(jax.tree_util.keystr(path), leaf.shape[1:], str(leaf.dtype))
         for path, leaf in jax.tree_util.tree_leaves_with_path(x)
@@ -253,7 +253,7 @@ def _are_paths(raw: Any) -> bool:
 
 
 def _tuples(value: Any) -> Any:
-    """Converts lists to tuples, recursively."""
+    """Convert lists to tuples, recursively."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
@@ -261,7 +261,7 @@ def _tuples(value: Any) -> Any:
 
 
 def feature_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the mean and scale of features.
+    """Compute the mean and scale of features.
 
     Args:
       x: samples of the training tasks, `[M, D]`.
@@ -280,7 +280,7 @@ def feature_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def with_statistics(inputs: Inputs, x: np.ndarray) -> tuple[Inputs, str]:
-    """Adds the statistics of the training tasks to a record of vectors.
+    """Add the statistics of the training tasks to a record of vectors.
 
     Args:
       inputs: record of vectors.
@@ -304,7 +304,7 @@ def with_statistics(inputs: Inputs, x: np.ndarray) -> tuple[Inputs, str]:
 
 
 def scale_advice(x: np.ndarray) -> list[str]:
-    """Suggests to standardize features `[M, D]` if their scales differ widely."""
+    """Suggest to standardize features `[M, D]` if their scales differ widely."""
     spread = x.astype(np.float64).std(axis=0)
     spread = spread[spread > 0]
     if not len(spread) or spread.max() <= WIDE_RANGE * spread.min():
@@ -316,7 +316,7 @@ def scale_advice(x: np.ndarray) -> list[str]:
 
 
 def pixel_advice(x: np.ndarray) -> list[str]:
-    """Suggests to scale float images `[M, H, W, C]` if their values are large."""
+    """Suggest to scale float images `[M, H, W, C]` if their values are large."""
     largest = float(np.abs(x).max())
     if largest <= MAX_PIXEL:
         return []

@@ -55,7 +55,7 @@ class Labels:
 def clean(
     field: str, values: Any, place: Callable[[int], str] = "row {}".format
 ) -> np.ndarray:
-    """Converts labels or names to an array of text, booleans or numbers.
+    """Convert labels or names to an array of text, booleans or numbers.
 
     Whitespace around a text is removed.
 
@@ -97,7 +97,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _typed(field: str, values: np.ndarray, place: Callable[[int], str]) -> np.ndarray:
-    """Converts an array of objects of one type to an array of that type."""
+    """Convert an array of objects of one type to an array of that type."""
     flat = values.ravel().tolist()
     missing = np.array([_is_missing(value) for value in flat], bool)
     _check_present(field, missing.reshape(values.shape), place)
@@ -129,7 +129,7 @@ def _check_present(
 
 
 def as_names(values: np.ndarray) -> np.ndarray:
-    """Converts cleaned labels to text: 1, 1.0 and "1" all become `1`."""
+    """Convert cleaned labels to text: 1, 1.0 and "1" all become `1`."""
     if values.dtype.kind == "f" and (values == np.round(values)).all():
         values = values.astype(np.int64)
     return values.astype(str)
@@ -139,7 +139,7 @@ def as_names(values: np.ndarray) -> np.ndarray:
 
 
 def infer_setting(y: np.ndarray, setting: str | None) -> tuple[str, str]:
-    """Decides whether labels are classes or targets.
+    """Decide whether labels are classes or targets.
 
     Text, booleans and integers are classes. Floats are targets, unless they are
     integers with at most `MAX_FLOAT_CLASSES` distinct values, such as 0.0 and 1.0.
@@ -194,7 +194,7 @@ def infer_setting(y: np.ndarray, setting: str | None) -> tuple[str, str]:
 
 
 def label_tasks(task: np.ndarray, y: np.ndarray, setting: str | None) -> Labels:
-    """Interprets the labels of samples that belong to tasks.
+    """Interpret the labels of samples that belong to tasks.
 
     Args:
       task: names, str `[M]`.
@@ -222,7 +222,7 @@ def label_tasks(task: np.ndarray, y: np.ndarray, setting: str | None) -> Labels:
 
 
 def label_classes(y: np.ndarray, setting: str | None = None) -> Labels:
-    """Interprets the labels of samples without tasks: every label is a class.
+    """Interpret the labels of samples without tasks: every label is a class.
 
     Raises:
       InputError: if the setting needs tasks, labels are real numbers, or a class has
@@ -250,7 +250,7 @@ def _separate_classes(group: np.ndarray, reason: str) -> Labels:
 
 
 def _check_sizes(kind: str, group: np.ndarray) -> None:
-    """Raises `InputError` if a group has one sample only."""
+    """Raise `InputError` if a group has one sample only."""
     names, counts = np.unique(group, return_counts=True)
     if counts.min() < 2:
         raise _one_sample(f"{kind} {str(names[counts.argmin()])!r}", f"the {kind}")
@@ -264,7 +264,7 @@ def _one_sample(name: str, what: str, hint: str = "") -> InputError:
 
 
 def _check_tasks(labels: Labels, numeric: bool) -> None:
-    """Raises `InputError` if a task lacks a class or has one sample of it."""
+    """Raise `InputError` if a task lacks a class or has one sample of it."""
     tasks, row = np.unique(labels.group, return_inverse=True)
     counts = np.zeros((len(tasks), len(labels.classes)), np.int64)
     np.add.at(counts, (row, labels.y), 1)

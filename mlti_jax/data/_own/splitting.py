@@ -39,7 +39,7 @@ def split_groups(
     seed: int = 0,
     kind: str = "task",
 ) -> dict[str, tuple[str, ...]]:
-    """Splits tasks (or classes) into training, validation and test.
+    """Split tasks (or classes) into training, validation and test.
 
     Args:
       names: names of all tasks, in any order.
@@ -98,7 +98,7 @@ def split_groups(
 
 
 def parse_held_out(split: str, choice: HeldOut) -> float | tuple[str, ...]:
-    """Converts the argument `validation` or `test` to a fraction or to names."""
+    """Convert the argument `validation` or `test` to a fraction or to names."""
     if choice is None:
         return ()
     if isinstance(choice, str):
@@ -148,7 +148,7 @@ class Partition:
     """
 
     def __init__(self, labels: Labels, validation: HeldOut, test: HeldOut, seed: int):
-        """Splits by task, or by class in the setting `non_label_sharing`."""
+        """Split by task, or by class in the setting `non_label_sharing`."""
         self.labels = labels
         self.names = split_groups(
             np.unique(labels.group).tolist(),
@@ -162,11 +162,11 @@ class Partition:
         self._seed_text = f", drawn with seed {seed}" if any(drawn) else ""
 
     def rows(self, split: str) -> np.ndarray:
-        """Returns the rows of the samples of a split."""
+        """Return the rows of the samples of a split."""
         return np.flatnonzero(np.isin(self.labels.group, self.names[split]))
 
     def describe(self) -> str:
-        """Returns a sentence with the number of tasks (or classes) per split."""
+        """Return a sentence with the number of tasks (or classes) per split."""
         sizes = [f"{len(part)} {split}" for split, part in self.names.items() if part]
         return f"split by {self.labels.kind}: {', '.join(sizes)}{self._seed_text}"
 
@@ -183,7 +183,7 @@ def make_splits(
     details: Sequence[str] = (),
     source: str | None = None,
 ) -> Splits:
-    """Builds the pools.
+    """Build the pools.
 
     Args:
       partition: labels of the M samples, and the split of each.
@@ -246,7 +246,7 @@ def _size(labels: Labels) -> str:
 
 
 def _few_groups(partition: Partition) -> list[str]:
-    """Explains the effect of the smallest possible number of training tasks."""
+    """Explain the effect of the smallest possible number of training tasks."""
     kind, number = partition.labels.kind, len(partition.names["train"])
     if kind == "task" and number == 1:
         return [
@@ -262,7 +262,7 @@ def _few_groups(partition: Partition) -> list[str]:
 
 
 def _target_range(partition: Partition) -> list[str]:
-    """Reports the range of targets, and whether default learning rates suit it."""
+    """Report the range of targets, and whether default learning rates suit it."""
     labels = partition.labels
     if labels.setting != REGRESSION:
         return []
@@ -281,7 +281,7 @@ def _target_range(partition: Partition) -> list[str]:
 
 
 def _duplicates(train: Pool, test: Pool | None) -> list[str]:
-    """Reports the fraction of test samples that also occur in the training tasks."""
+    """Report the fraction of test samples that also occur in the training tasks."""
     if test is None:
         return []
     seen = set(_hashes(train.x))
@@ -292,7 +292,7 @@ def _duplicates(train: Pool, test: Pool | None) -> list[str]:
 
 
 def _hashes(x: PyTree) -> list[int]:
-    """Hashes each sample."""
+    """Hash each sample."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(x)]
     rows = range(len(leaves[0]))
     return [hash(tuple(leaf[i].tobytes() for leaf in leaves)) for i in rows]

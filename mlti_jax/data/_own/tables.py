@@ -46,7 +46,7 @@ def from_table(
     setting: str | None = None,
     standardise: bool = True,
 ) -> Splits:
-    """Creates a dataset from a table with one sample per row.
+    """Create a dataset from a table with one sample per row.
 
     Args:
       table: the path of a .csv, .tsv, .tab or .parquet file; a pandas DataFrame; or a
@@ -121,7 +121,7 @@ def from_table(
 def _read_molecules(
     table: Table, smiles: str, fingerprint: str
 ) -> tuple[np.ndarray, list[str]]:
-    """Returns fingerprints, bool `[M, 1024]`, and removes unreadable rows."""
+    """Return fingerprints, bool `[M, 1024]`, and remove unreadable rows."""
     texts = table.values(smiles)
     bits, readable = fingerprint_matrix(texts.tolist(), fingerprint)
     if readable.all():
@@ -143,7 +143,7 @@ def _read_molecules(
 def _choose_columns(
     table: Table, features: Sequence[str] | str | None, taken: Sequence[str | None]
 ) -> tuple[list[str], list[str]]:
-    """Returns the feature columns, and sentences on how they were chosen."""
+    """Return the feature columns, and sentences on how they were chosen."""
     if features is not None:
         if isinstance(features, str):
             features = [name.strip() for name in features.split(",") if name.strip()]
@@ -165,7 +165,7 @@ def _choose_columns(
 
 
 def _identifiers(table: Table, columns: Sequence[str]) -> list[str]:
-    """Reports feature columns that look like row numbers."""
+    """Report feature columns that look like row numbers."""
     found = [
         name
         for name in columns

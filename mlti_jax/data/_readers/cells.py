@@ -57,7 +57,7 @@ class CellFile:
 
     @classmethod
     def open(cls, path: pathlib.Path) -> CellFile:
-        """Reads everything except the counts.
+        """Read everything except the counts.
 
         Raises:
           InputError: if the file is damaged or lacks a column.
@@ -78,7 +78,7 @@ class CellFile:
         return cls(path, organs, types, annotated, genes)
 
     def chunks(self, cells: np.ndarray) -> Iterator[scipy.sparse.csr_array]:
-        """Yields the counts `[n, G]` of selected `cells`, bool `[M]`, in chunks."""
+        """Yield the counts `[n, G]` of selected `cells`, bool `[M]`, in chunks."""
         with _open_h5ad(self.path) as data:
             with _reading(self.path):
                 counts = data.X
@@ -127,7 +127,7 @@ class Cells:
     genes: np.ndarray
 
     def scaled(self, rows: np.ndarray) -> np.ndarray:
-        """Returns standard scores of some cells, clipped at 10, float32 `[n, H]`."""
+        """Return standard scores of some cells, clipped at 10, float32 `[n, H]`."""
         # The std of a highly variable gene is never 0.
         scores = (self.expression[rows].toarray() - self.mean) / self.std
         return np.minimum(scores, _MAX_VALUE).astype(np.float32)
@@ -142,13 +142,13 @@ class _Moments:
         self.squares: Any = 0.0
 
     def add(self, chunk: scipy.sparse.csr_array) -> None:
-        """Adds rows, float64 `[n, G]`."""
+        """Add rows, float64 `[n, G]`."""
         self.number += chunk.shape[0]
         self.sum += chunk.sum(axis=0)
         self.squares += chunk.multiply(chunk).sum(axis=0)
 
     def result(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns mean `[G]` and unbiased variance `[G]`."""
+        """Return mean `[G]` and unbiased variance `[G]`."""
         mean = self.sum / self.number
         variance = (self.squares / self.number - mean**2).clip(0)
         return mean, variance * (self.number / (self.number - 1))
@@ -184,7 +184,7 @@ Watch = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
 def preprocess(file: CellFile, watch: Watch = lambda items, label: items) -> Cells:
-    """Filters cells and genes, normalizes the counts and takes the logarithm.
+    """Filter cells and genes, normalize the counts and take the logarithm.
 
     The file is read three times: memory only has to hold the highly variable genes.
 
@@ -239,7 +239,7 @@ def preprocess(file: CellFile, watch: Watch = lambda items, label: items) -> Cel
 
 
 def _normalize(counts: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    """Scales the counts of each cell, `[n, G]`, to a sum of 10,000, in float64."""
+    """Scale the counts of each cell, `[n, G]`, to a sum of 10,000, in float64."""
     factor = _TARGET_SUM / counts.sum(axis=1, dtype=np.float64)
     normal = counts.astype(np.float64)
     normal.data *= np.repeat(factor, np.diff(counts.indptr))
@@ -247,7 +247,7 @@ def _normalize(counts: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
 
 
 def highly_variable(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Selects genes by dispersion, variance over mean, relative to similar means.
+    """Select genes by dispersion, variance over mean, relative to similar means.
 
     Args:
       mean: mean of each gene's normalized counts, `[G]`.

@@ -19,7 +19,7 @@ DOWNLOAD_AGAIN = "download or copy it again"
 
 
 def find(raw: pathlib.Path, *names: str, instructions: str) -> pathlib.Path:
-    """Returns the first of the files or folders `names` that exists in `raw`.
+    """Return the first of the files or folders `names` that exists in `raw`.
 
     Args:
       raw: folder with the publisher's files.
@@ -36,14 +36,14 @@ def find(raw: pathlib.Path, *names: str, instructions: str) -> pathlib.Path:
 
 
 def read_bytes(path: pathlib.Path) -> bytes:
-    """Reads a file. Raises `InputError` if that fails."""
+    """Read a file. Raises `InputError` if that fails."""
     with reading(path):
         return path.read_bytes()
 
 
 @contextlib.contextmanager
 def reading(path: pathlib.Path) -> Iterator[None]:
-    """Turns an `OSError` while reading `path` into an `InputError`."""
+    """Turn an `OSError` while reading `path` into an `InputError`."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def reading(path: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_zip(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
-    """Opens a zip archive. Raises `InputError` if it is damaged."""
+    """Open a zip archive. Raises `InputError` if it is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -63,7 +63,7 @@ def open_zip(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Reads a file of an archive. Raises `InputError` if its checksum is wrong."""
+    """Read a file of an archive. Raises `InputError` if its checksum is wrong."""
     try:
         return archive.read(name)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
@@ -75,7 +75,7 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
 def read_table(
     path: pathlib.Path, columns: Sequence[str], *, source: str, delimiter: str = ","
 ) -> list[tuple[int, dict[str, str]]]:
-    """Reads a table with a header.
+    """Read a table with a header.
 
     Args:
       path: the file, in UTF-8.

@@ -24,12 +24,12 @@ class Molecule(NamedTuple):
 
 
 def require_rdkit() -> None:
-    """Raises `InputError` with the extra to install if RDKit is missing."""
+    """Raise `InputError` with the extra to install if RDKit is missing."""
     extras.require("rdkit", "bio")
 
 
 def featurise(mol: Any) -> Molecule | None:
-    """Returns SMILES and fingerprints of an RDKit molecule; None for None."""
+    """Return SMILES and fingerprints of an RDKit molecule; None for None."""
     if mol is None:
         return None
     from rdkit import Chem
@@ -44,7 +44,7 @@ def featurise(mol: Any) -> Molecule | None:
 
 @functools.cache
 def silence_rdkit() -> None:
-    """Turns off RDKit's messages about unreadable molecules; callers count them."""
+    """Turn off RDKit's messages about unreadable molecules; callers count them."""
     from rdkit import rdBase
 
     rdBase.DisableLog("rdApp.*")
@@ -61,7 +61,7 @@ def _generators() -> tuple[Any, Any]:
 
 
 def parse_smiles(smiles: str) -> Molecule | None:
-    """Returns SMILES and fingerprints of a molecule; None if RDKit can't read it."""
+    """Return SMILES and fingerprints of a molecule; None if RDKit can't read it."""
     from rdkit import Chem
 
     silence_rdkit()
@@ -69,7 +69,7 @@ def parse_smiles(smiles: str) -> Molecule | None:
 
 
 def parse_mol_block(block: str) -> Molecule | None:
-    """Parses the mol block of an SDF record; returns None if RDKit can't read it."""
+    """Parse the mol block of an SDF record; return None if RDKit can't read it."""
     from rdkit import Chem
 
     silence_rdkit()
@@ -79,7 +79,7 @@ def parse_mol_block(block: str) -> Molecule | None:
 def fingerprint_matrix(
     texts: Sequence[str], which: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the fingerprints of many molecules.
+    """Compute the fingerprints of many molecules.
 
     Args:
       texts: SMILES of M molecules.

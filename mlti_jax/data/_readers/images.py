@@ -17,7 +17,7 @@ from mlti_jax.errors import InputError
 
 
 def decode_image(content: bytes, place: str, size: int) -> np.ndarray:
-    """Decodes an image and resizes it.
+    """Decode an image and resize it.
 
     Args:
       content: bytes of the file, in any format that Pillow reads.
@@ -50,7 +50,7 @@ def decode_image(content: bytes, place: str, size: int) -> np.ndarray:
 def read_images(
     paths: Mapping[str, Sequence[pathlib.Path]], size: int, processes: int
 ) -> Iterator[dict[str, Any]]:
-    """Reads and resizes images, class by class.
+    """Read and resize images, class by class.
 
     Args:
       paths: the files of each class; examples come in this order.
@@ -74,7 +74,7 @@ def _read(labelled: tuple[str, pathlib.Path], size: int) -> tuple[str, np.ndarra
 def check_classes(
     place: str, found: Iterable[str], classes: Sequence[str], *, release: str
 ) -> None:
-    """Raises `InputError` if a file does not have exactly the classes of its split.
+    """Raise `InputError` if a file does not have exactly the classes of its split.
 
     Args:
       place: name of the file.

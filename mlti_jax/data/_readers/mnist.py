@@ -36,7 +36,7 @@ class Mnist(NamedTuple):
 
 
 def load(source: str, data_dir: pathlib.Path) -> Mnist:
-    """Loads MNIST.
+    """Load MNIST.
 
     Args:
       source: `idx`, the four files in `<data_dir>/mnist`; `tfds`, TensorFlow Datasets
@@ -61,7 +61,7 @@ def load(source: str, data_dir: pathlib.Path) -> Mnist:
 
 
 def available_source(data_dir: pathlib.Path) -> str:
-    """Returns the source that `auto` selects."""
+    """Return the source that `auto` selects."""
     folder = data_dir / "mnist"
     names = [name for pair in _IDX_FILES for name in pair]
     # One file selects `idx`, so an incomplete set raises an error.
@@ -76,7 +76,7 @@ def _find(folder: pathlib.Path, name: str) -> pathlib.Path | None:
 
 
 def load_idx(folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """Reads the training and test IDX files.
+    """Read the training and test IDX files.
 
     Returns:
       Images, uint8 `[M, 28, 28]`, and digits, int64 `[M]`.
@@ -105,7 +105,7 @@ def _require(folder: pathlib.Path, name: str) -> pathlib.Path:
 def _read_pair(
     image_path: pathlib.Path, label_path: pathlib.Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reads and checks images, uint8 `[M, 28, 28]`, and digits, int64 `[M]`."""
+    """Read and check images, uint8 `[M, 28, 28]`, and digits, int64 `[M]`."""
     images = read_idx(image_path, ndim=3)
     labels = read_idx(label_path, ndim=1).astype(np.int64)
     if images.shape[1:] != (28, 28) or not len(images):
@@ -128,7 +128,7 @@ def _read_pair(
 
 
 def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
-    """Reads an IDX file of bytes with `ndim` dimensions, gzip-compressed or not."""
+    """Read an IDX file of bytes with `ndim` dimensions, gzip-compressed or not."""
     again = files.DOWNLOAD_AGAIN
     content = files.read_bytes(path)
     # By content, not by suffix: some browsers unpack without renaming.
@@ -202,7 +202,7 @@ def _load_tfds(data_dir: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
 def _generate_examples(
     num_examples: int, data_path: os.PathLike[str], label_path: os.PathLike[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Generates the examples of TFDS's MNIST builder without TensorFlow."""
+    """Generate the examples of TFDS's MNIST builder without TensorFlow."""
     del num_examples  # The files have it in their headers.
     from PIL import Image
 

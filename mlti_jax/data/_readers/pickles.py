@@ -135,7 +135,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _arrays(value: Any) -> Any:
-    """Replaces stand-ins by their arrays, recursively."""
+    """Replace stand-ins by their arrays, recursively."""
     if isinstance(value, _Array) and value.value is not None:
         return _arrays(value.value)
     if isinstance(value, _Array | _Dtype | _Standin):
@@ -158,7 +158,7 @@ def _arrays(value: Any) -> Any:
 
 
 def load_pickle(path: pathlib.Path) -> Any:
-    """Reads a pickle of arrays, numbers, strings, lists, tuples and dicts.
+    """Read a pickle of arrays, numbers, strings, lists, tuples and dicts.
 
     Raises:
       InputError: if the file can't be read or holds anything else; no code is run.

@@ -19,7 +19,7 @@ Encoder = Callable[[Iterable[str]], dict[str, np.ndarray]]
 
 
 def load_tokenizer(path: pathlib.Path) -> Any:
-    """Reads a file of the `tokenizers` package.
+    """Read a file of the `tokenizers` package.
 
     Raises:
       InputError: if the file is missing or damaged, or the package is not installed.
@@ -39,7 +39,7 @@ def load_tokenizer(path: pathlib.Path) -> Any:
 
 
 def token_encoder(tokenizer: Any, max_tokens: int, special_tokens: bool) -> Encoder:
-    """Returns an encoder of texts as token ids, truncated or padded to one length.
+    """Return an encoder of texts as token ids, truncated or padded to one length.
 
     Args:
       tokenizer: from `load_tokenizer`; its padding and truncation are changed in place.
@@ -71,6 +71,6 @@ def token_encoder(tokenizer: Any, max_tokens: int, special_tokens: bool) -> Enco
 
 
 def wordllama_encoder(max_tokens: int) -> Encoder:
-    """Returns an encoder with the tokenizer of the installed package wordllama."""
+    """Return an encoder with the tokenizer of the installed package wordllama."""
     path = extras.package_file("wordllama", WORDLLAMA_TOKENIZER, "text")
     return token_encoder(load_tokenizer(path), max_tokens, special_tokens=False)

@@ -57,7 +57,7 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
         super().__init_subclass__(**kwargs)
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[Example]]:
-        """Reads the publisher's files in `raw`. Returns the examples of each split."""
+        """Read the publisher's files in `raw`. Returns the examples of each split."""
         raise NotImplementedError
 
     def describe(
@@ -69,7 +69,7 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
         citation: str,
         license: str,
     ) -> tfds.core.DatasetInfo:
-        """Returns the `DatasetInfo` of a dataset whose records keep their order."""
+        """Return the `DatasetInfo` of a dataset whose records keep their order."""
         return tfds.core.DatasetInfo(
             builder=self,
             description=description,
@@ -84,7 +84,7 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
     def watch(
         self, items: Iterable[T], label: str, total: int, unit: str = "example"
     ) -> Iterator[T]:
-        """Yields `items` and shows a progress bar if `show_progress` is set.
+        """Yield `items` and shows a progress bar if `show_progress` is set.
 
         Args:
           items: items to yield.
@@ -104,7 +104,7 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
             bar.close()
 
     def skip(self, reason: str) -> None:
-        """Counts a skipped sample in the metadata."""
+        """Count a skipped sample in the metadata."""
         skipped = self.info.metadata["skipped"]
         skipped[reason] = skipped.get(reason, 0) + 1
 
@@ -118,7 +118,7 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
     def _numbered(
         self, split: str, examples: Iterable[Example]
     ) -> Iterator[tuple[int, Example]]:
-        """Numbers the examples, checks their order and counts them per group."""
+        """Number the examples, check their order and count them per group."""
         examples = self.watch(examples, f"writing {split}", self.EXAMPLES)
         features = self.info.features
         counts: dict[str, Any] = {}
@@ -146,16 +146,16 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
 
 
 def bytes_tensor(shape: tuple[int | None, ...], dtype: Any) -> tfds.features.Tensor:
-    """Returns a feature that is stored as uncompressed bytes."""
+    """Return a feature that is stored as uncompressed bytes."""
     encoding = tfds.features.Encoding.BYTES
     return tfds.features.Tensor(shape=shape, dtype=dtype, encoding=encoding)
 
 
 def image(size: int, channels: int = 3) -> tfds.features.Tensor:
-    """Returns the feature of a decoded image, uint8 `[size, size, channels]`."""
+    """Return the feature of a decoded image, uint8 `[size, size, channels]`."""
     return bytes_tensor((size, size, channels), np.uint8)
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Returns the whitespace-separated names in `text`."""
+    """Return the whitespace-separated names in `text`."""
     return tuple(text.split())

@@ -57,7 +57,7 @@ class MoleculeBuilder(DatasetBuilder, skip_registration=True):
     GROUPED_BY = ("assay", "label")
 
     def molecule_features(self, assays: Sequence[str]) -> dict[str, Any]:
-        """Returns the features of a record."""
+        """Return the features of a record."""
         bits = functools.partial(
             tfds.features.Tensor,
             shape=(BITS,),
@@ -78,7 +78,7 @@ class MoleculeBuilder(DatasetBuilder, skip_registration=True):
         assays: Mapping[str, Assay],
         splits: Mapping[str, Sequence[str]],
     ) -> dict[str, Iterator[Example]]:
-        """Returns the examples of each split.
+        """Return the examples of each split.
 
         Args:
           parse: parses the text of a molecule; returns None if RDKit rejects it.
@@ -103,7 +103,7 @@ class MoleculeBuilder(DatasetBuilder, skip_registration=True):
     def _examples(
         self, name: str, assay: Assay, molecules: Mapping[str, Molecule | None]
     ) -> Iterator[Example]:
-        """Yields inactive molecules first; skips those that RDKit rejects."""
+        """Yield inactive molecules first; skips those that RDKit rejects."""
         rejected = [i for i, text in enumerate(assay.texts) if molecules[text] is None]
         if len(rejected) > MAX_SKIPPED_SHARE * len(assay.texts):
             raise InputError(
@@ -140,7 +140,7 @@ def load_assays(
     fingerprint: str,
     seed: int,
 ) -> Splits:
-    """Loads a prepared dataset of assays.
+    """Load a prepared dataset of assays.
 
     Args:
       name: name of the dataset.
@@ -217,7 +217,7 @@ def draw_assays(
     seed: int,
     excluded: set[str] | None = None,
 ) -> np.ndarray:
-    """Draws a sample from each assay of a prepared dataset.
+    """Draw a sample from each assay of a prepared dataset.
 
     The draw of an assay depends only on the seed and the assay.
 
@@ -261,7 +261,7 @@ def draw_assays(
 def draw(
     label: np.ndarray, size: int | None, balanced: bool, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws the sample of an assay.
+    """Draw the sample of an assay.
 
     Args:
       label: 0 or 1, `[M]`.
@@ -284,7 +284,7 @@ def draw(
 def _overlap(
     train: dict[str, np.ndarray], test: dict[str, np.ndarray], assays: list[str]
 ) -> str:
-    """Describes which share of each test set also occurs in the training sets."""
+    """Describe which share of each test set also occurs in the training sets."""
     shares = []
     for assay in np.unique(test["assay"]):
         smiles = test["smiles"][test["assay"] == assay]

@@ -66,7 +66,7 @@ class Dermnet(base.DatasetBuilder):
         )
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[base.Example]]:
-        """Reads a tree of folders; see the base class."""
+        """Read a tree of folders; see the base class."""
         paths = self._paths(raw)
         return {
             split: read_images(
@@ -76,7 +76,7 @@ class Dermnet(base.DatasetBuilder):
         }
 
     def _paths(self, folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
-        """Returns the files of each class without duplicates, sorted by path."""
+        """Return the files of each class without duplicates, sorted by path."""
         known = _known_names()
         paths = collections.defaultdict(list)
         for path in _image_paths(folder):
@@ -114,13 +114,13 @@ class Dermnet(base.DatasetBuilder):
 
 
 def _normalize(name: str) -> str:
-    """Removes what differs between copies: case, accents, spaces and hyphens."""
+    """Remove what differs between copies: case, accents, spaces and hyphens."""
     letters = unicodedata.normalize("NFKD", name).casefold()
     return re.sub(r"[^a-z0-9]", "", letters)
 
 
 def _known_names() -> dict[str, str]:
-    """Returns the class of each normalized name.
+    """Return the class of each normalized name.
 
     The part in parentheses may be missing, as in "Tinea (Ringworm) Body".
     """
@@ -132,7 +132,7 @@ def _known_names() -> dict[str, str]:
 
 
 def _image_paths(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns all image files below a folder, sorted."""
+    """Return all image files below a folder, sorted."""
     return sorted(
         pathlib.Path(parent, name)
         for parent, _, names in os.walk(folder)
@@ -142,7 +142,7 @@ def _image_paths(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _class_of(path: pathlib.Path, known: Mapping[str, str]) -> str | None:
-    """Returns the class of an image from its folder, else from its name, or None."""
+    """Return the class of an image from its folder, else from its name, or None."""
     folder = known.get(_normalize(path.parent.name))
     return folder or known.get(_normalize(path.stem).rstrip("0123456789"))
 
@@ -152,7 +152,7 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     train_classes: int = len(TRAIN),
 ) -> Splits:
-    """Loads DermNet from prepared records.
+    """Load DermNet from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.

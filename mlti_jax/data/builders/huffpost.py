@@ -103,7 +103,7 @@ class Huffpost(DatasetBuilder):
         )
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[Example]]:
-        """Reads the file; see the base class."""
+        """Read the file; see the base class."""
         path = files.find(raw, _FILE, instructions=self.INSTRUCTIONS)
         titles = _read_titles(path)
         return {
@@ -113,7 +113,7 @@ class Huffpost(DatasetBuilder):
 
 
 def _read_titles(path: pathlib.Path) -> dict[str, list[str]]:
-    """Reads the titles of each category, in the order of the file."""
+    """Read the titles of each category, in the order of the file."""
     titles: dict[str, list[str]] = {name: [] for name in _CLASSES}
     with files.reading(path), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -130,7 +130,7 @@ def _read_titles(path: pathlib.Path) -> dict[str, list[str]]:
 
 
 def _parse_line(line: bytes, place: str) -> tuple[str, int]:
-    """Returns the title of a line, words separated by spaces, and its label."""
+    """Return the title of a line, words separated by spaces, and its label."""
     try:
         record = json.loads(line)
     except ValueError as error:  # invalid JSON or UTF-8
@@ -165,7 +165,7 @@ def _shorten(record: object) -> str:
 
 
 def _bag_of_words(texts: Iterable[str], vocabulary: int) -> _Encoder:
-    """Returns an encoder of titles by which of the most frequent words they have.
+    """Return an encoder of titles by which of the most frequent words they have.
 
     Args:
       texts: titles that the words are taken from.
@@ -192,7 +192,7 @@ def _bag_of_words(texts: Iterable[str], vocabulary: int) -> _Encoder:
 def _albert_encoder(
     tokenizer: str | os.PathLike[str] | None, max_tokens: int
 ) -> _Encoder:
-    """Returns an encoder of titles with the tokenizer of a checkpoint folder."""
+    """Return an encoder of titles with the tokenizer of a checkpoint folder."""
     if tokenizer is None:
         raise InputError(
             "features 'albert' of Huffpost need the option tokenizer: the folder of an"
@@ -211,7 +211,7 @@ def load(
     tokenizer: str | os.PathLike[str] | None = None,
     max_tokens: int = 32,
 ) -> Splits:
-    """Loads Huffpost from prepared records.
+    """Load Huffpost from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.

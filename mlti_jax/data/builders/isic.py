@@ -61,7 +61,7 @@ class Isic(base.DatasetBuilder):
         )
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[base.Example]]:
-        """Reads the archive or folder; see the base class."""
+        """Read the archive or folder; see the base class."""
         find = functools.partial(files.find, raw, instructions=self.INSTRUCTIONS)
         names = _read_labels(find(f"{_LABELS}.csv", f"{_LABELS}/{_LABELS}.csv"))
         images = find(f"{_IMAGES}.zip", _IMAGES)
@@ -85,7 +85,7 @@ class Isic(base.DatasetBuilder):
 
 
 def _read_labels(path: pathlib.Path) -> dict[str, list[str]]:
-    """Reads the names of the images of each class."""
+    """Read the names of the images of each class."""
     rows = files.read_table(
         path,
         ("image", *_TRAIN, *_TEST),
@@ -109,7 +109,7 @@ def _read_labels(path: pathlib.Path) -> dict[str, list[str]]:
 
 
 def _contents(images: pathlib.Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yields name and bytes of each image, from the archive or the folder."""
+    """Yield name and bytes of each image, from the archive or the folder."""
     if images.is_dir():
         for name in names:
             path = images / f"{name}.jpg"
@@ -142,7 +142,7 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     train_classes: int = len(_TRAIN),
 ) -> Splits:
-    """Loads ISIC from prepared records.
+    """Load ISIC from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.

@@ -57,7 +57,7 @@ class Metabolism(MoleculeBuilder):
         )
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[Example]]:
-        """Reads the tables; see the base class."""
+        """Read the tables; see the base class."""
         fingerprints.require_rdkit()
         assays = {}
         for name in _TRAIN + _TEST:
@@ -68,7 +68,7 @@ class Metabolism(MoleculeBuilder):
 
 
 def _read_assay(path: pathlib.Path) -> Assay:
-    """Reads SMILES and labels of a TDC table."""
+    """Read SMILES and labels of a TDC table."""
     rows = files.read_table(
         path,
         ("Drug", "Y"),
@@ -95,7 +95,7 @@ def load(
     fingerprint: str = "morgan",
     seed: int = 0,
 ) -> Splits:
-    """Loads Metabolism from prepared records.
+    """Load Metabolism from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.

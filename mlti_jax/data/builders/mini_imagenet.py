@@ -104,7 +104,7 @@ class MiniImagenet(base.DatasetBuilder):
         )
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[base.Example]]:
-        """Reads lists and images, or the cache; see the base class."""
+        """Read lists and images, or the cache; see the base class."""
         find = functools.partial(files.find, raw, instructions=self.INSTRUCTIONS)
         first = find(_LISTS["train"], *_CACHES["train"])
         if first.name != _LISTS["train"]:
@@ -127,7 +127,7 @@ class MiniImagenet(base.DatasetBuilder):
 def _read_list(
     path: pathlib.Path, classes: tuple[str, ...], present: Collection[str]
 ) -> dict[str, list[str]]:
-    """Reads the file names of each class from a list of a split.
+    """Read the file names of each class from a list of a split.
 
     Args:
       path: the list, with columns `filename` and `label`.
@@ -150,7 +150,7 @@ def _read_list(
 
 
 def _read_cache(path: pathlib.Path, classes: tuple[str, ...]) -> Iterator[base.Example]:
-    """Yields the examples of a file of the cache, class by class."""
+    """Yield the examples of a file of the cache, class by class."""
     images, rows = _check_cache(path, load_pickle(path), classes)
     for label in classes:
         for row in rows[label]:
@@ -160,7 +160,7 @@ def _read_cache(path: pathlib.Path, classes: tuple[str, ...]) -> Iterator[base.E
 def _check_cache(
     path: pathlib.Path, content: Any, classes: tuple[str, ...]
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns all images, uint8 `[N, 84, 84, 3]`, and the rows of each class."""
+    """Return all images, uint8 `[N, 84, 84, 3]`, and the rows of each class."""
     try:
         images, listed = content["image_data"], dict(content["class_dict"])
     except (TypeError, KeyError, IndexError, ValueError) as error:
@@ -200,7 +200,7 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     train_classes: int = len(_TRAIN),
 ) -> Splits:
-    """Loads miniImageNet from prepared records.
+    """Load miniImageNet from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.

@@ -49,7 +49,7 @@ class Nci(MoleculeBuilder):
         )
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[Example]]:
-        """Reads the archive; see the base class."""
+        """Read the archive; see the base class."""
         fingerprints.require_rdkit()
         path = files.find(raw, _ARCHIVE, instructions=self.INSTRUCTIONS)
         assays = {}
@@ -62,7 +62,7 @@ class Nci(MoleculeBuilder):
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, str]:
-    """Returns the archive's file of each assay."""
+    """Return the archive's file of each assay."""
     names = {pathlib.PurePosixPath(name).name: name for name in archive.namelist()}
     members = {}
     for assay in _TRAIN + _TEST:
@@ -77,7 +77,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, str]:
 
 
 def _read_sdf(content: bytes, place: str) -> Assay:
-    """Returns the mol blocks and labels of an SDF file."""
+    """Return the mol blocks and labels of an SDF file."""
     records = _split_records(content, place)
     labels = [_read_label(n, record, place) for n, record in enumerate(records)]
     blocks = [
@@ -100,7 +100,7 @@ def _split_records(content: bytes, place: str) -> list[str]:
 
 
 def _read_label(number: int, record: str, place: str) -> int:
-    """Returns 1 for active and 0 for inactive, from a record's property `value`."""
+    """Return 1 for active and 0 for inactive, from a record's property `value`."""
     lines = [line.strip() for line in record.splitlines()]
     header = next((i for i, line in enumerate(lines) if "<value>" in line), None)
     value = lines[header + 1] if header is not None and header + 1 < len(lines) else ""
@@ -121,7 +121,7 @@ def load(
     fingerprint: str = "morgan",
     seed: int = 0,
 ) -> Splits:
-    """Loads NCI from prepared records.
+    """Load NCI from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.

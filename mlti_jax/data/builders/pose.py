@@ -67,7 +67,7 @@ class Pose(base.DatasetBuilder):
         )
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[base.Example]]:
-        """Reads the two pickles; see the base class."""
+        """Read the two pickles; see the base class."""
         paths = {
             split: files.find(raw, name, instructions=self.INSTRUCTIONS)
             for split, name in _FILES.items()
@@ -88,7 +88,7 @@ class Pose(base.DatasetBuilder):
 
 
 def _read_pickle(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """Reads images and angles.
+    """Read images and angles.
 
     Returns:
       Images uint8 `[objects, n, 128, 128, 1]` and angles in turns `[objects, n]`.
@@ -127,7 +127,7 @@ def _read_pickle(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
 def load(
     *, data_dir: str | os.PathLike[str] | None = None, train_classes: int | None = None
 ) -> Splits:
-    """Loads Pose from prepared records.
+    """Load Pose from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.

@@ -149,7 +149,7 @@ class RainbowMnist(base.DatasetBuilder):
         )
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[base.Example]]:
-        """Reads MNIST's files; see the base class."""
+        """Read MNIST's files; see the base class."""
         images, labels = mnist.load_idx(raw)
         rows = _split(labels, seed=0)
         return {
@@ -179,7 +179,7 @@ def load(
     train_classes: int = 16,
     seed: int = 0,
 ) -> Splits:
-    """Loads RainbowMNIST.
+    """Load RainbowMNIST.
 
     Args:
       source: where the images come from: `prepared` (the records of `RainbowMnist`),
@@ -242,7 +242,7 @@ def _read_prepared(
     images_per_class: int,
     seed: int,
 ) -> tuple[dict[str, DomainPool], int, int]:
-    """Reads prepared records.
+    """Read prepared records.
 
     Returns:
       Pools, and the number of images per class and sub-dataset used and available.
@@ -300,12 +300,12 @@ def _pool(
 
 
 def _domain_name(combination: _Combination) -> str:
-    """Returns the name of a sub-dataset, such as `red-full-90`."""
+    """Return the name of a sub-dataset, such as `red-full-90`."""
     return "-".join(map(str, combination))
 
 
 def _split(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Assigns the images of each digit to the sub-datasets at random.
+    """Assign the images of each digit to the sub-datasets at random.
 
     Args:
       labels: digits, `[M]`.
@@ -331,7 +331,7 @@ def _split(labels: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _render(images: np.ndarray, color: str, size: str, angle: int) -> np.ndarray:
-    """Renders gray digits, uint8 `[N, 28, 28]`, as uint8 `[N, 28, 28, 3]`.
+    """Render gray digits, uint8 `[N, 28, 28]`, as uint8 `[N, 28, 28, 3]`.
 
     Half size takes the mean of 2 x 2 pixels, centered in the image. The rotation is
     counterclockwise. Gray values map from the background color (0) to white (255).

@@ -91,7 +91,7 @@ class TabulaMuris(base.DatasetBuilder):
         )
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[base.Example]]:
-        """Reads the file; see the base class."""
+        """Read the file; see the base class."""
         extras.require("anndata", "cells")
         path = files.find(raw, _FILE, instructions=self.INSTRUCTIONS)
         try:
@@ -104,7 +104,7 @@ class TabulaMuris(base.DatasetBuilder):
         return {split: _examples(cells, chosen) for split, chosen in rows.items()}
 
     def _select(self, file: CellFile) -> tuple[Cells, dict[str, np.ndarray]]:
-        """Preprocesses the counts. Returns all usable cells and the rows per split."""
+        """Preprocess the counts. Returns all usable cells and the rows per split."""
         present = np.unique(file.organs)
         missing = [o for part in _ORGANS.values() for o in part if o not in present]
         if missing:
@@ -129,7 +129,7 @@ class TabulaMuris(base.DatasetBuilder):
 
 
 def _split_rows(cells: Cells, organs: tuple[str, ...]) -> np.ndarray:
-    """Returns the cells of a split, sorted by type, without types of too few cells."""
+    """Return the cells of a split, sorted by type, without types of too few cells."""
     rows = np.flatnonzero(np.isin(cells.organs, organs))
     types, count = np.unique(cells.types[rows], return_counts=True)
     rows = rows[np.isin(cells.types[rows], types[count >= _MIN_CELLS_PER_TYPE])]
@@ -148,7 +148,7 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     train_classes: int | None = None,
 ) -> Splits:
-    """Loads Tabula Muris from prepared records.
+    """Load Tabula Muris from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.

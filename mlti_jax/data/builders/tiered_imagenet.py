@@ -75,7 +75,7 @@ class TieredImagenet(base.DatasetBuilder):
         )
 
     def read_raw(self, raw: pathlib.Path) -> Mapping[str, Iterable[base.Example]]:
-        """Reads labels now and images lazily; see the base class."""
+        """Read labels now and images lazily; see the base class."""
         ids = _read_ids(
             self._find(raw, "synsets.txt"), self._find(raw, "class_names.txt")
         )
@@ -115,7 +115,7 @@ class TieredImagenet(base.DatasetBuilder):
 def _read_ids(
     synsets: pathlib.Path, class_names: pathlib.Path
 ) -> list[tuple[str, str]]:
-    """Reads name and WordNet id of each class of ImageNet."""
+    """Read name and WordNet id of each class of ImageNet."""
     columns = []
     for path in (class_names, synsets):
         try:
@@ -137,7 +137,7 @@ def _read_ids(
 def _read_labels(
     path: pathlib.Path, ids: list[tuple[str, str]], classes: tuple[str, ...]
 ) -> np.ndarray:
-    """Reads the class of each image of a split, `[N]`, as its position in `classes`."""
+    """Read the class of each image of a split, `[N]`, as its position in `classes`."""
     numbers, names = _label_columns(path, load_pickle(path))
     position = {
         name: classes.index(wordnet_id)
@@ -166,7 +166,7 @@ def _read_labels(
 
 
 def _label_columns(path: pathlib.Path, content: Any) -> tuple[np.ndarray, list[str]]:
-    """Returns the class number of each image, `[N]`, and the names of the classes."""
+    """Return the class number of each image, `[N]`, and the names of the classes."""
     try:
         numbers = np.asarray(content["label_specific"])
         names = [str(name).strip() for name in content["label_specific_str"]]
@@ -189,7 +189,7 @@ def _label_columns(path: pathlib.Path, content: Any) -> tuple[np.ndarray, list[s
 
 
 def _png_bytes(path: pathlib.Path, number: int, content: Any) -> bytes:
-    """Returns the bytes of a PNG file, which the release stores as a uint8 array."""
+    """Return the bytes of a PNG file, which the release stores as a uint8 array."""
     if not isinstance(content, np.ndarray) or content.dtype != np.uint8:
         raise InputError(
             f"image {number} of {path} is not a uint8 array with the bytes of a PNG"
@@ -199,7 +199,7 @@ def _png_bytes(path: pathlib.Path, number: int, content: Any) -> bytes:
 
 
 def _decode_png(numbered: tuple[int, bytes], path: pathlib.Path) -> np.ndarray:
-    """Decodes an image, uint8 `[84, 84, 3]`; the release has no other size."""
+    """Decode an image, uint8 `[84, 84, 3]`; the release has no other size."""
     from PIL import Image
 
     number, content = numbered
@@ -218,7 +218,7 @@ def _decode_png(numbered: tuple[int, bytes], path: pathlib.Path) -> np.ndarray:
 def load(
     *, data_dir: str | os.PathLike[str] | None = None, train_classes: int = _SMALL
 ) -> Splits:
-    """Loads tieredImageNet from prepared records.
+    """Load tieredImageNet from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.
