@@ -16,7 +16,7 @@ from absl import flags
 from experiments.config import config_names
 from mlti_jax._internal import command_line
 from mlti_jax.backbones._registry import BACKBONES
-from mlti_jax.data import DATASETS
+from mlti_jax.data._registry import DATASETS
 from mlti_jax.errors import InputError
 from mlti_jax.learners._registry import FAMILIES, LEARNERS
 from mlti_jax.strategies._registry import STRATEGIES, applies_to

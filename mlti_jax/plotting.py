@@ -17,7 +17,8 @@ import jax
 import numpy as np
 
 from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure
-from mlti_jax.data import Pool, sample_task
+from mlti_jax.data import sample_task
+from mlti_jax.data._pools import Pool
 from mlti_jax.errors import InputError
 from mlti_jax.strategies._base import repeat_support
 from mlti_jax.training import Experiment

@@ -18,6 +18,7 @@ import pytest
 
 import mlti_jax
 from mlti_jax.backbones._registry import BACKBONES
+from mlti_jax.data._registry import DATASETS
 from mlti_jax.learners._registry import LEARNERS
 from mlti_jax.strategies._registry import STRATEGIES
 from mlti_jax.types import Batch, Task
@@ -68,7 +69,7 @@ def test_readme_fits_own_tasks():
     "family",
     [
         BACKBONES,
-        mlti_jax.data.DATASETS,
+        DATASETS,
         LEARNERS,
         STRATEGIES,
     ],

@@ -22,7 +22,8 @@ from experiments.benchmark.cases import Case, find
 from experiments.benchmark.flops import step_flops
 from experiments.benchmark.machine import measure_peaks
 from experiments.benchmark.program import Parts, Program, compile_case, make_parts
-from mlti_jax.data import Pool, sample_task
+from mlti_jax.data import sample_task
+from mlti_jax.data._pools import Pool
 from mlti_jax.learners import TaskContext, Variables
 from mlti_jax.parallel import Plan, map_tasks, plan_for
 from mlti_jax.strategies import meta_objective

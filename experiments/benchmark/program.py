@@ -12,11 +12,13 @@ import numpy as np
 import optax
 
 from experiments.benchmark.cases import Case, make_learner, make_pool, make_strategy
-from mlti_jax.data import ClassPool, DomainPool, Pool, RegressionPool
+from mlti_jax.data import ClassPool, DomainPool, RegressionPool
+from mlti_jax.data._pools import Pool
 from mlti_jax.learners import Learner
 from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
-from mlti_jax.training import Episode, TrainState, init_state, make_run_steps
+from mlti_jax.training import Episode, init_state, make_run_steps
+from mlti_jax.training._step import TrainState
 
 # For programs that take longer to compile than to run.
 RUNS_ONCE = {

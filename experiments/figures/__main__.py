@@ -49,7 +49,7 @@ from experiments.tables.results import Results
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax._internal.command_line import DATA_DIR, output_folder
 from mlti_jax._internal.progress import say
-from mlti_jax.data import DATASETS
+from mlti_jax.data._registry import DATASETS
 from mlti_jax.errors import InputError
 from mlti_jax.training import Experiment, build
 

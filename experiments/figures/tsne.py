@@ -19,7 +19,8 @@ from mlti_jax import interpolation
 from mlti_jax._internal.extras import require
 from mlti_jax._internal.figures import COLUMN_WIDTH, new_figure
 from mlti_jax.backbones import Context
-from mlti_jax.data import Pool, sample_task
+from mlti_jax.data import sample_task
+from mlti_jax.data._pools import Pool
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables, prototypes
 from mlti_jax.learners._base import concatenate, concatenate_weights

@@ -8,7 +8,8 @@ import math
 import numpy as np
 
 from experiments.tables.results import BySeed, Result
-from mlti_jax.training import mean_and_interval, paired_difference
+from mlti_jax.training import paired_difference
+from mlti_jax.training._evaluation import mean_and_interval
 
 # Fields that are equal if two results are on the same test tasks.
 SAME_TASKS = (

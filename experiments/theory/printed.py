@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax import theory
-from mlti_jax.theory import Law
+from mlti_jax.theory._law import Law
 from mlti_jax.types import Array
 
 

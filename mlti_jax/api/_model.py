@@ -23,14 +23,15 @@ from mlti_jax.api._user_data import (
     listed,
     training_indices,
 )
-from mlti_jax.data import Inputs, Pool, Splits, check_episode
-from mlti_jax.data._pools import take_inputs
+from mlti_jax.data import Inputs, Splits
+from mlti_jax.data._pools import Pool, check_episode, take_inputs
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables
 from mlti_jax.parallel import plan_for
 from mlti_jax.strategies import Strategy
 from mlti_jax.strategies._objective import task_context
-from mlti_jax.training import Episode, Evaluator, mean_and_interval
+from mlti_jax.training import Episode, Evaluator
+from mlti_jax.training._evaluation import mean_and_interval
 from mlti_jax.training._experiment import TEST, MethodFacts
 from mlti_jax.training._metrics import format_interval
 from mlti_jax.types import Array, Batch, PyTree

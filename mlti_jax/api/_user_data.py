@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlti_jax._internal.checks import first_few
-from mlti_jax.data import Inputs, Pool, Splits
+from mlti_jax.data import Inputs, Splits
 from mlti_jax.data._own.inputs import Leaf, leaves_of
 from mlti_jax.data._own.labels import as_names, clean
+from mlti_jax.data._pools import Pool
 from mlti_jax.errors import InputError
 
 

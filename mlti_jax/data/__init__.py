@@ -12,28 +12,21 @@ from mlti_jax.data._own.tables import from_table
 from mlti_jax.data._pools import (
     ClassPool,
     DomainPool,
-    Pool,
     RegressionPool,
-    check_episode,
-    sample_flat,
     sample_task,
 )
-from mlti_jax.data._registry import DATASETS, load
+from mlti_jax.data._registry import load
 from mlti_jax.data._splits import Splits
 
 __all__ = [
-    "DATASETS",
     "ClassPool",
     "DomainPool",
     "Inputs",
-    "Pool",
     "RegressionPool",
     "Splits",
-    "check_episode",
     "from_arrays",
     "from_folder",
     "from_table",
     "load",
-    "sample_flat",
     "sample_task",
 ]

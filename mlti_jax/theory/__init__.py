@@ -63,15 +63,12 @@ from mlti_jax.theory._gradient_based import (
     non_label_sharing_approximation,
     non_label_sharing_loss,
 )
-from mlti_jax.theory._law import Law, Moments, beta_law, moments
+from mlti_jax.theory._law import beta_law, moments
 from mlti_jax.theory._metric_based import protonet_approximation, protonet_loss
 from mlti_jax.theory._partners import partner_weights
-from mlti_jax.theory._total_variance import Covariances, covariances
+from mlti_jax.theory._total_variance import covariances
 
 __all__ = [
-    "Covariances",
-    "Law",
-    "Moments",
     "beta_law",
     "covariances",
     "label_sharing_approximation",

@@ -7,14 +7,12 @@ names are parts for your own training loop.
 from mlti_jax.training._config import base_config
 from mlti_jax.training._evaluation import (
     Evaluator,
-    mean_and_interval,
     paired_difference,
 )
 from mlti_jax.training._experiment import Experiment, build
 from mlti_jax.training._loop import train_and_evaluate
 from mlti_jax.training._step import (
     Episode,
-    TrainState,
     init_state,
     make_run_steps,
 )
@@ -23,12 +21,10 @@ __all__ = [
     "Episode",
     "Evaluator",
     "Experiment",
-    "TrainState",
     "base_config",
     "build",
     "init_state",
     "make_run_steps",
-    "mean_and_interval",
     "paired_difference",
     "train_and_evaluate",
 ]

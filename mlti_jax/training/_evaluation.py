@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlti_jax.data import Pool, sample_task
-from mlti_jax.data._pools import take_inputs
+from mlti_jax.data import sample_task
+from mlti_jax.data._pools import Pool, take_inputs
 from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.learners._base import shared_features
 from mlti_jax.parallel import Plan, map_tasks

@@ -16,6 +16,7 @@ from mlti_jax import backbones, data, learners, strategies
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, RegressionPool, Splits
+from mlti_jax.data._pools import Pool, check_episode
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner
 from mlti_jax.learners._registry import LEARNERS
@@ -158,7 +159,7 @@ def build(
         (splits.test, eval_episode),
     ):
         if pool is not None:
-            data.check_episode(pool, **size._asdict())
+            check_episode(pool, **size._asdict())
     learner, strategy = make_method(config, MethodFacts.of(splits, episode.ways))
     plan = plan_for(
         splits.train.x,
@@ -246,7 +247,7 @@ def _options(section: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in section.items() if value is not None}
 
 
-def _checksum(pool: data.Pool) -> int:
+def _checksum(pool: Pool) -> int:
     value = 0
     for leaf in jax.tree.leaves(pool):
         value = zlib.crc32(np.ascontiguousarray(leaf), value)  # type: ignore[arg-type]

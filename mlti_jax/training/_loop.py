@@ -15,7 +15,7 @@ import numpy as np
 
 from mlti_jax._internal.locks import locked
 from mlti_jax._internal.progress import Progress, format_metric, say, stop_signal
-from mlti_jax.data import Pool
+from mlti_jax.data._pools import Pool
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.learners import Variables
 from mlti_jax.training._checkpoints import (

@@ -12,7 +12,8 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mlti_jax import interpolation
-from mlti_jax.data import Pool, sample_flat, sample_task
+from mlti_jax.data import sample_task
+from mlti_jax.data._pools import Pool, sample_flat
 from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.parallel import Plan
 from mlti_jax.strategies import Strategy, init_variables, meta_objective

@@ -16,9 +16,10 @@ from mlti_jax.api._fit import Comparison, choose_config, difference
 from mlti_jax.data import Splits, from_arrays
 from mlti_jax.data._own import dataset as own_data
 from mlti_jax.errors import InputError, Interrupted
-from mlti_jax.training import build, mean_and_interval, train_and_evaluate
+from mlti_jax.training import build, train_and_evaluate
 from mlti_jax.training._checkpoints import Checkpoints
 from mlti_jax.training._config import base_config, flat_fields
+from mlti_jax.training._evaluation import mean_and_interval
 from tests.support.api_cases import (
     SMALL,
     class_pool,

@@ -12,6 +12,7 @@ import scipy.stats
 
 from mlti_jax import data
 from mlti_jax.data import _pools as pools
+from mlti_jax.data._pools import check_episode
 from mlti_jax.errors import InputError
 
 
@@ -296,7 +297,7 @@ def test_names_become_ids():
 def test_impossible_episodes(make_pool, sizes, message):
     ways, shots, queries = sizes
     with pytest.raises(InputError, match=message):
-        data.check_episode(make_pool()[0], ways=ways, shots=shots, queries=queries)
+        check_episode(make_pool()[0], ways=ways, shots=shots, queries=queries)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ def test_impossible_episodes(make_pool, sizes, message):
 )
 def test_possible_episodes(make_pool, sizes):
     ways, shots, queries = sizes
-    data.check_episode(make_pool()[0], ways=ways, shots=shots, queries=queries)
+    check_episode(make_pool()[0], ways=ways, shots=shots, queries=queries)
 
 
 def test_sampling_raises_for_impossible_ways():

@@ -20,7 +20,7 @@ from mlti_jax._internal.locks import locked
 from mlti_jax.data import describe
 from mlti_jax.data import prepare as prepare_module
 from mlti_jax.data._pools import ClassPool, DomainPool
-from mlti_jax.data._registry import dataset_builder
+from mlti_jax.data._registry import DATASETS, dataset_builder
 from mlti_jax.data._sheet import save_sheet
 from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import _base as base
@@ -120,7 +120,7 @@ def test_bad_arguments(tmp_path, module, values, message):
 
 
 def test_error_for_missing_data_has_instructions_and_command(tmp_path):
-    for name in data.DATASETS:
+    for name in DATASETS:
         if name in ("rainbow_mnist", "own_data"):
             continue
         with pytest.raises(InputError) as error:
@@ -132,7 +132,7 @@ def test_error_for_missing_data_has_instructions_and_command(tmp_path):
 
 
 def test_every_builder_has_metadata():
-    for name in data.DATASETS:
+    for name in DATASETS:
         if name == "own_data":
             continue
         info = dataset_builder(name).info

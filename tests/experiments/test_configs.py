@@ -7,6 +7,7 @@ import pytest
 
 from mlti_jax import data
 from mlti_jax.data import _registry
+from mlti_jax.data._registry import DATASETS
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, train_and_evaluate
 from tests.support.raw_files import prepare
@@ -43,8 +44,8 @@ def get_config(name, argument=""):
 
 
 def test_every_dataset_has_a_config():
-    assert set(TABLE) | {"own_data"} == set(data.DATASETS)
-    for name in data.DATASETS:
+    assert set(TABLE) | {"own_data"} == set(DATASETS)
+    for name in DATASETS:
         assert get_config(name).dataset.name == name
 
 

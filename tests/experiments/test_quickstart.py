@@ -8,7 +8,7 @@ import pytest
 
 from experiments.configs import quickstart
 from experiments.side_by_side import run_side_by_side
-from mlti_jax.training import mean_and_interval
+from mlti_jax.training._evaluation import mean_and_interval
 
 
 @pytest.mark.slow

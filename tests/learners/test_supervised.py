@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from mlti_jax import backbones, data, learners, strategies
+from mlti_jax.data._pools import sample_flat
 from mlti_jax.errors import InputError
 from mlti_jax.learners import TaskContext
 from mlti_jax.learners._supervised import logistic_regression
@@ -72,7 +73,7 @@ def test_logistic_regression_leaves_padding_out():
 
 def test_flat_batches_hold_samples_of_all_classes():
     pool = class_pool()
-    task = data.sample_flat(pool, KEY, ways=3, shots=10, queries=30)
+    task = sample_flat(pool, KEY, ways=3, shots=10, queries=30)
     assert task.query.x.shape == (120, 5)
     assert task.query.y.shape == (120, 4)
     assert task.support.y.shape == (0, 4)
@@ -81,7 +82,7 @@ def test_flat_batches_hold_samples_of_all_classes():
 
 def test_flat_batches_need_a_size():
     with pytest.raises(InputError, match="set task.queries"):
-        data.sample_flat(class_pool(), KEY, ways=3, shots=1, queries=None)
+        sample_flat(class_pool(), KEY, ways=3, shots=1, queries=None)
 
 
 def numpy_body(layers, x):
@@ -98,7 +99,7 @@ def numpy_unit(z):
 
 def test_sl_trains_a_classifier_of_all_base_classes():
     learner = make("sl")
-    task = data.sample_flat(class_pool(), KEY, ways=3, shots=1, queries=3)
+    task = sample_flat(class_pool(), KEY, ways=3, shots=1, queries=3)
     variables = init(learner, KEY, task.query.x)
     loss, aux = task_loss(learner, variables, task, KEY, 0, True)
     *body, head = variables.params["model"]

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from mlti_jax import data
+from mlti_jax.data._pools import check_episode
 from mlti_jax.data._registry import dataset_builder
 from mlti_jax.data.prepare import prepare
 
@@ -75,7 +76,7 @@ def check_pool(pool, classes, expected: dict[str, np.ndarray]) -> None:
 
 
 def check_task(pool, ways: int) -> None:
-    data.check_episode(pool, ways=ways, shots=1, queries=1)
+    check_episode(pool, ways=ways, shots=1, queries=1)
     task = data.sample_task(pool, jax.random.key(0), ways=ways, shots=1, queries=1)
     assert task.support.x.shape == (ways, 84, 84, 3)
     assert task.query.y.shape == (ways, ways)

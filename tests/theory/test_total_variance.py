@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from mlti_jax import theory
+from mlti_jax.theory._total_variance import Covariances
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_covariances_equal_loops_and_the_law_of_total_variance():
     samples = ragged_samples()
     found = covariances(*samples, 4, 3)
     total, within_task, within_class = loop_covariances(*samples)
-    expected = theory.Covariances(
+    expected = Covariances(
         total,
         within_task,
         within_class,

@@ -18,11 +18,11 @@ from mlti_jax.training import (
     Evaluator,
     init_state,
     make_run_steps,
-    mean_and_interval,
     paired_difference,
 )
 from mlti_jax.training import _metrics as metrics
 from mlti_jax.training._checkpoints import Checkpoints
+from mlti_jax.training._evaluation import mean_and_interval
 from tests.support.tasks import task_loss
 
 KEY = jax.random.key(0)

@@ -10,6 +10,7 @@ import pytest
 
 from mlti_jax import data
 from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._pools import check_episode
 from mlti_jax.data.builders import huffpost
 from mlti_jax.errors import InputError
 from tests.support.raw_files import prepare
@@ -62,7 +63,7 @@ def test_real_release(raw_dir, tmp_path):
     title = set(in_order[28_000]["raw"].split())  # of the test classes
     expected = [word in title for word in words]
     np.testing.assert_array_equal(splits.test.x[28_000 - 27_900], expected)
-    data.check_episode(splits.train, ways=3, shots=5, queries=15)
+    check_episode(splits.train, ways=3, shots=5, queries=15)
 
 
 def test_category_names_fit_the_titles(raw_dir):

@@ -10,6 +10,7 @@ import pytest
 
 from mlti_jax import data
 from mlti_jax.data._data_dir import default_data_dir
+from mlti_jax.data._pools import check_episode
 from mlti_jax.data._readers import mnist
 from mlti_jax.data.builders import rainbow_mnist
 from mlti_jax.errors import InputError
@@ -191,9 +192,9 @@ def test_a_task(builtin):
     assert task.support.x.shape == task.query.x.shape == (10, 28, 28, 3)
     assert task.support.x.min() >= 0
     assert task.support.x.max() == 1
-    data.check_episode(builtin.train, ways=10, shots=1, queries=7)
+    check_episode(builtin.train, ways=10, shots=1, queries=7)
     with pytest.raises(InputError, match="class '0' of domain 'red-full-90' has 8"):
-        data.check_episode(builtin.train, ways=10, shots=1, queries=15)
+        check_episode(builtin.train, ways=10, shots=1, queries=15)
 
 
 @pytest.mark.parametrize(
@@ -245,4 +246,4 @@ def test_real_files():
     assert splits.images_per_class == 20
     assert splits.train.x.shape == (16 * 10 * 20, 28, 28, 3)
     assert "of the paper's 100" in splits.note
-    data.check_episode(splits.test, ways=10, shots=1, queries=15)
+    check_episode(splits.test, ways=10, shots=1, queries=15)
