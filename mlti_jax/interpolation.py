@@ -537,7 +537,7 @@ def query_only(
 def _both_count(weight_i: Array | None, weight_j: Array | None) -> Array | None:
     """Weights of mixed samples, which count only if both of their parts do."""
     if weight_i is None or weight_j is None:
-        return weight_j if weight_i is None else weight_i
+        return None  # `_check_same_shapes` raises if only one of them is None.
     return weight_i * weight_j
 
 

@@ -1,10 +1,10 @@
-"""The kernels against `lax`, NumPy and PyTorch, with their derivatives."""
+"""Operations and derivatives, compared with `lax`, NumPy and PyTorch."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import lax, test_util
 
 from mlti_jax import ops
 
@@ -97,6 +97,40 @@ def test_conv2d_and_derivatives_equal_lax(
     assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize(
+    ("size", "strides"), [((3, 3), 1), ((3, 3), 2), ((2, 4), 1), ((1, 1), 2)]
+)
+def test_conv2d_equals_a_numpy_loop(size, strides, padding):
+    x, kernel = draw(6, (2, 7, 6, 3), (*size, 3, 4))
+    padded = np.asarray(x, np.float64)
+    if padding == "SAME":
+        pads = []
+        for length, extent in zip((7, 6), size, strict=True):
+            out = -(-length // strides)
+            total = max((out - 1) * strides + extent - length, 0)
+            pads.append((total // 2, total - total // 2))
+        padded = np.pad(padded, ((0, 0), *pads, (0, 0)))
+    rows = (padded.shape[1] - size[0]) // strides + 1
+    columns = (padded.shape[2] - size[1]) // strides + 1
+    expected = np.zeros((2, rows, columns, 4))
+    for h in range(rows):
+        for w in range(columns):
+            top, left = h * strides, w * strides
+            window = padded[:, top : top + size[0], left : left + size[1]]
+            expected[:, h, w] = np.einsum("nijc,ijco->no", window, np.asarray(kernel))
+    out = ops.conv2d(x, kernel, strides=strides, padding=padding)
+    np.testing.assert_allclose(out, expected, atol=1e-4)
+
+
+def test_conv2d_needs_rank_four():
+    x, kernel = draw(6, (7, 6, 3), (3, 3, 3, 4))
+    with pytest.raises(AssertionError, match="rank"):
+        ops.conv2d(x, kernel)
+    with pytest.raises(AssertionError, match="rank"):
+        ops.max_pool(x)
+
+
 def test_conv2d_inside_scan_and_without_jit():
     x, kernel = draw(1, (4, 6, 6, 3), (3, 3, 3, 3))
 
@@ -144,7 +178,7 @@ def test_max_pool_equals_reduce_window(shape):
         second = jax.grad(lambda x: jnp.sum(gradient(x) ** 2))
         return jax.jit(lambda x: (pool(x), gradient(x), second(x)))(x)
 
-    def slow(x):  # by a loop, to be differentiated without `reduce_window`
+    def slow(x):  # a loop, differentiated without `reduce_window`
         n, h, w, c = x.shape
         rows = [
             [x[:, i : i + 2, j : j + 2].max((1, 2)) for j in range(0, w - w % 2, 2)]
@@ -169,7 +203,7 @@ def test_equal_entries_of_a_window_share_the_gradient():
 
 
 @pytest.mark.parametrize("shape", [(6, 4, 5, 3), (7, 8)])
-def test_moments_and_normalisation_by_numpy(shape):
+def test_moments_and_normalization_equal_numpy(shape):
     x, scale, offset = draw(4, shape, shape[-1:], shape[-1:])
     flat = np.asarray(x, np.float64).reshape(-1, shape[-1])
     mean, var = ops.batch_moments(x)
@@ -194,6 +228,49 @@ def test_moments_with_a_mean_much_larger_than_the_deviation():
     np.testing.assert_allclose(var, x.astype(np.float64).var(0), rtol=1e-3)
     _, var = ops.batch_moments(jnp.full((50, 4), 1000.1, jnp.float32))
     assert (np.asarray(var) >= 0).all()
+
+
+def test_unit_length_and_its_derivatives():
+    h = jax.random.normal(jax.random.key(0), (5, 4))
+    out = ops.unit(h)
+    by_loop = np.stack([row / np.linalg.norm(row) for row in np.asarray(h)])
+    np.testing.assert_allclose(out, by_loop, rtol=1e-6)
+    test_util.check_grads(ops.unit, (h,), order=2, atol=1e-2, rtol=1e-2)
+    zero = jnp.zeros((1, 4))
+    np.testing.assert_array_equal(ops.unit(zero), 0.0)
+    gradient = jax.jit(jax.grad(lambda h: ops.unit(h).sum()))
+    assert np.isfinite(gradient(zero)).all()
+    each = jax.vmap(gradient)(h[:, None])[:, 0]
+    np.testing.assert_allclose(each, gradient(h), rtol=1e-5, atol=1e-6)
+
+
+FUNCTIONS = {
+    "max_pool": (ops.max_pool, [(2, 4, 5, 3)]),
+    "batch_moments": (ops.batch_moments, [(6, 3)]),
+    "weighted_moments": (
+        lambda x: ops.batch_moments(x, jnp.array([1.0, 0.0, 1.0, 1.0])),
+        [(4, 2, 3)],
+    ),
+    "normalise": (
+        lambda x, mean, scale, offset: ops.normalise(
+            x, mean, jnp.exp(mean), scale, offset
+        ),
+        [(4, 3), (3,), (3,), (3,)],
+    ),
+    "unit": (ops.unit, [(4, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_jit_vmap_and_derivatives(name):
+    function, shapes = FUNCTIONS[name]
+    arrays = draw(7, *((2, *shape) for shape in shapes))
+    together = jax.jit(jax.vmap(function))(*arrays)
+    for index in range(2):
+        alone = function(*(a[index] for a in arrays))
+        assert_close(jax.tree.map(lambda leaf, i=index: leaf[i], together), alone, 1e-5)
+    one_task = [a[0] for a in arrays]
+    test_util.check_grads(jax.jit(function), one_task, order=2, atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parity

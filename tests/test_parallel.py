@@ -1,7 +1,8 @@
-"""Tasks spread over devices and passes: the same results, wherever and whenever."""
+"""Tasks distributed over devices and passes: the results are the same."""
 
 import dataclasses
 import functools
+import types
 
 import chex
 import jax
@@ -46,7 +47,7 @@ def plain_mean(shared, inputs, rest):
 
 @every_plan
 @pytest.mark.parametrize("by", [0, (0, 1)])
-def test_the_mean_and_its_gradient_are_those_of_a_loop(plan, by):
+def test_mean_and_gradient_equal_a_loop(plan, by):
     mean = mean_loss(loss_fn, plan, inputs_depend=by != 0)
     got = jax.jit(jax.value_and_grad(mean, by, has_aux=True))(*arguments())
     expected = jax.value_and_grad(plain_mean, by, has_aux=True)(*arguments())
@@ -86,7 +87,7 @@ def test_the_gradient_can_be_differentiated_again():
 
 
 @every_plan
-def test_mapping_equals_a_loop_and_so_does_its_gradient(plan):
+def test_map_and_gradient_equal_a_loop(plan):
     def function(shared, task):
         return loss_fn(shared, *task)
 
@@ -101,7 +102,32 @@ def test_mapping_equals_a_loop_and_so_does_its_gradient(plan):
     got, aux = jax.jit(jax.grad(total, (0, 1), has_aux=True))(*arguments())
     expected = jax.grad(by_hand, (0, 1))(*arguments())
     chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-6)
-    assert aux["values"].shape == (4, 5, 2)
+    _, expected_aux = plain_mean(*arguments())
+    chex.assert_trees_all_close(aux, expected_aux, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan(tasks_per_pass=3)], ids=["all", "3"])
+def test_vmap_over_seeds_equals_a_loop(plan):
+    shared, inputs, rest = arguments()
+    seeds = jnp.array([0.5, -1.0])
+
+    def both(seed):
+        scaled = {"w": seed * shared["w"]}
+        mean = mean_loss(loss_fn, plan, False)
+        mapped = map_tasks(lambda shared, task: loss_fn(shared, *task), plan)
+        gradient = jax.grad(lambda s: mean(s, inputs, rest)[0])(scaled)
+        return mean(scaled, inputs, rest)[0], gradient, mapped(scaled, (inputs, rest))
+
+    together = jax.jit(jax.vmap(both))(seeds)
+    for index, seed in enumerate(seeds):
+        scaled = {"w": seed * shared["w"]}
+        (value, aux), gradient = jax.value_and_grad(plain_mean, has_aux=True)(
+            scaled, inputs, rest
+        )
+        losses = jnp.stack([loss_fn(scaled, inputs[i], rest[i])[0] for i in range(4)])
+        one = jax.tree.map(lambda leaf, i=index: leaf[i], together)
+        expected = (value, gradient, (losses, aux))
+        chex.assert_trees_all_close(one, expected, rtol=1e-5, atol=1e-5)
 
 
 STRATEGIES = {
@@ -132,7 +158,7 @@ def gradient_of(name, layer, plan):
     ("name", "layer"),
     [("vanilla", 0), ("mlti", 0), ("mlti", 1), ("taml", 0), ("maxup", 0)],
 )
-def test_every_kind_of_strategy_gives_the_same_under_every_plan(name, layer, plan):
+def test_strategies_give_the_same_under_every_plan(name, layer, plan):
     got = gradient_of(name, layer, plan)
     expected = gradient_of(name, layer, Plan())
     chex.assert_trees_all_equal_shapes(got, expected)
@@ -203,7 +229,7 @@ def test_validation_and_test_share_a_program():
 # ------------------------------------------------------------------------ plans
 
 
-def test_plans_that_suit_a_cpu():
+def test_plan_for_cpu():
     images, vectors = np.zeros((1, 8, 8, 3)), np.zeros((1, 8))
     assert plan_for(images, 4) == Plan(tuple(jax.devices()[:2]), 1)
     assert plan_for(images, 3) == Plan(tuple(jax.devices()[:1]), 1)
@@ -212,13 +238,13 @@ def test_plans_that_suit_a_cpu():
     assert plan_for(vectors, 4).mesh is None
 
 
-def test_plans_that_suit_an_accelerator(monkeypatch):
+def test_plan_for_accelerator(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert plan_for(np.zeros((1, 8)), 4) == Plan(tuple(jax.devices()[:2]), None)
     assert plan_for(np.zeros((1, 8)), 5) == Plan(tuple(jax.devices()[:1]), None)
 
 
-def test_plans_that_cannot_be_are_refused():
+def test_impossible_plans_raise():
     with pytest.raises(
         InputError, match="99, but the number of available devices is 2"
     ):
@@ -232,11 +258,25 @@ def test_plans_that_cannot_be_are_refused():
         mean(*arguments(5))
 
 
-def test_cores_become_devices_only_where_nothing_is_set(monkeypatch):
+def test_use_all_cores_keeps_a_given_number_of_devices(monkeypatch):
     changes = []
     monkeypatch.setattr(jax.config, "update", lambda *change: changes.append(change))
-    parallel.use_all_cores()  # the tests have set it
+    parallel.use_all_cores()  # `conftest.py` has set the number.
     assert not changes
+
+
+@pytest.mark.parametrize(("cores", "devices"), [(1, 1), (5, 5), (40, 16)])
+def test_use_all_cores_makes_each_core_a_device(monkeypatch, cores, devices):
+    changes = []
+    config = types.SimpleNamespace(
+        jax_num_cpu_devices=-1, update=lambda *change: changes.append(change)
+    )
+    monkeypatch.setattr(jax, "config", config)
+    monkeypatch.setattr(
+        parallel.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False
+    )
+    parallel.use_all_cores()
+    assert changes == [("jax_num_cpu_devices", devices)]
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=3")
     parallel.use_all_cores()
-    assert not changes
+    assert len(changes) == 1

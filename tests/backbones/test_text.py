@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import test_util
 
-from mlti_jax import backbones, learners, ops
+from mlti_jax import backbones, learners
 from mlti_jax import interpolation as itp
 from mlti_jax._internal import extras
 from mlti_jax.backbones import Context, Stack
@@ -285,20 +284,6 @@ def test_mean_of_words_by_hand(mask_type):
         by_hand /= np.sqrt((by_hand**2).sum())
         np.testing.assert_allclose(out[row], by_hand, atol=1e-6)
     np.testing.assert_array_equal(out[3], 0.0)
-
-
-def test_unit_length_and_its_derivatives():
-    h = jax.random.normal(KEY, (5, 4))
-    out = ops.unit(h)
-    by_loop = np.stack([row / np.linalg.norm(row) for row in np.asarray(h)])
-    np.testing.assert_allclose(out, by_loop, rtol=1e-6)
-    test_util.check_grads(ops.unit, (h,), order=2, atol=1e-2, rtol=1e-2)
-    zero = jnp.zeros((1, 4))
-    np.testing.assert_array_equal(ops.unit(zero), 0.0)
-    gradient = jax.jit(jax.grad(lambda h: ops.unit(h).sum()))
-    assert np.isfinite(gradient(zero)).all()
-    each = jax.vmap(gradient)(h[:, None])[:, 0]
-    np.testing.assert_allclose(each, gradient(h), rtol=1e-5, atol=1e-6)
 
 
 def test_table_is_a_parameter_only_if_trained():

@@ -20,91 +20,10 @@ KEY = jax.random.key(0)
 LS = {"setting": "label_sharing", "method": "mixup", "layers": (0,)}
 
 
-def rows_of(x, pool):
-    """For each row of x, the row of `pool` that it is, or -1."""
-    found = np.isclose(np.asarray(x)[:, None], np.asarray(pool)[None]).all(-1)
-    return np.where(found.any(1), found.argmax(1), -1)
-
-
 # ------------------------------------------------------------------------- MetaMix
 
 
-def test_query_with_support_equals_a_loop():
-    task = make_task(1, queries=5)
-    lam = 0.3
-    mixed = jax.jit(augmentation.query_with_support)(KEY, task, lam)
-    chex.assert_trees_all_equal(mixed.support, task.support)
-    # What was mixed in, from the result: h_s = (h - lam h_q) / (1 - lam).
-    query = np.asarray(task.query.x, np.float64)
-    added = (np.asarray(mixed.query.x) - lam * query) / (1 - lam)
-    rows = np.abs(added[:, None] - np.asarray(task.support.x)[None]).max(-1)
-    assert (rows.min(1) < 1e-4).all()
-    partner = rows.argmin(1)
-    assert len(set(partner.tolist())) > 1  # each query sample draws its own
-    for k, p in enumerate(partner):
-        y = lam * np.asarray(task.query.y)[k] + 0.7 * np.asarray(task.support.y)[p]
-        np.testing.assert_allclose(mixed.query.y[k], y, rtol=1e-5)
-
-
-def test_query_with_support_pastes_boxes_of_support_images():
-    task = make_task(2, shape=(8, 8, 1))
-    mixed = augmentation.query_with_support(
-        KEY, task, jnp.float32(0.5), interpolation.cutmix
-    )
-    changed = np.asarray(mixed.query.x != task.query.x)[..., 0]
-    area = changed.any(0).mean()
-    assert 0 < area < 1
-    y = np.asarray(mixed.query.y)
-    one_hot = np.asarray(task.query.y)
-    own = (y * one_hot).sum(1)
-    # Where the partner is of another class, the label tells the area that is left.
-    np.testing.assert_allclose(own[own < 0.999], 1 - area, rtol=1e-5)
-
-
-def test_padded_support_samples_are_never_mixed_in():
-    task = make_task(1)
-    weight = jnp.array([1.0, 0.0] * 3)
-    task = task.replace(support=task.support.replace(weight=weight))
-    mixed = augmentation.query_with_support(KEY, task, jnp.float32(0.0))
-    rows = rows_of(mixed.query.x, task.support.x)
-    assert set(rows.tolist()) <= {0, 2, 4}
-
-
-def test_uniform_choice_of_support_samples():
-    task = make_task(1, ways=2, shots=2, queries=2000)
-    mixed = augmentation.query_with_support(KEY, task, jnp.float32(0.0))
-    counts = np.bincount(rows_of(mixed.query.x, task.support.x), minlength=4)
-    np.testing.assert_allclose(counts, 1000, atol=4 * np.sqrt(1000))
-
-
-def test_channel_shuffle_takes_whole_channels_of_one_other_class():
-    task = make_task(3, ways=3, shots=1, queries=2, shape=(2, 40))
-    out = jax.jit(augmentation.shuffle_channels)(KEY, task, jnp.float32(0.5))
-    np.testing.assert_array_equal(out.support.y, task.support.y)
-    x, new = np.asarray(task.support.x), np.asarray(out.support.x)
-    own = (new == x).all(axis=1)  # [N, channels], whole channels
-    kept = own.all(axis=0)
-    assert 5 < kept.sum() < 35
-    partners = []
-    for k in range(3):
-        sources = [j for j in range(3) if (new[k][:, ~kept] == x[j][:, ~kept]).all()]
-        assert len(sources) == 1
-        partners += sources
-    assert sorted(partners) == [0, 1, 2]
-    # The query set: the same channels, of the same pairs of classes.
-    q, new_q = np.asarray(task.query.x), np.asarray(out.query.x)
-    np.testing.assert_array_equal(new_q[..., kept], q[..., kept])
-    for k in range(6):
-        pair = partners[k // 2]
-        of_pair = q[2 * pair : 2 * pair + 2][..., ~kept]
-        assert any((new_q[k][..., ~kept] == other).all() for other in of_pair)
-
-
-def test_channel_shuffle_needs_one_array_and_classes():
-    task = make_task(1)
-    nested = task.replace(support=task.support.replace(x={"h": task.support.x}))
-    with pytest.raises(InputError, match="channel shuffle needs features"):
-        augmentation.shuffle_channels(KEY, nested, 0.5)
+def test_channel_shuffle_needs_hidden_layers_and_classes():
     with pytest.raises(InputError, match="regression has no classes"):
         strategies.metamix(setting="regression", channel_shuffle=True)
     shuffled = {"setting": "label_sharing", "channel_shuffle": True}
