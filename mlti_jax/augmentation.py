@@ -20,7 +20,7 @@ __all__ = ["query_with_support", "shuffle_channels"]
 def query_with_support(
     key: Array, task: Task, lam: float | Array, method: Method = mixup
 ) -> Task:
-    r"""Mixes the query set with samples of the support set (MetaMix).
+    r"""Mix the query set with samples of the support set (MetaMix).
 
     $$\tilde h^q_k = \lambda h^q_k + (1-\lambda) h^s_{k'}, \quad
       \tilde y^q_k = \lambda y^q_k + (1-\lambda) y^s_{k'}$$
@@ -65,7 +65,7 @@ def query_with_support(
 
 
 def _random_rows(key: Array, batch: Batch, number: int) -> Array:
-    """Draws `number` rows of a set, each uniformly from those that count."""
+    """Draw `number` rows of a set, each uniformly from those that count."""
     size = batch.y.shape[0]
     if batch.weight is None:
         return jax.random.randint(key, (number,), 0, size)
@@ -74,7 +74,7 @@ def _random_rows(key: Array, batch: Batch, number: int) -> Array:
 
 
 def shuffle_channels(key: Array, task: Task, rate: float | Array) -> Task:
-    r"""Replaces some channels of each class with those of another class (MetaMix).
+    r"""Replace some channels of each class with those of another class (MetaMix).
 
     $$\tilde h_{k;r} = R\, h_{k;r} + (I - R)\, h_{k';r'}, \quad
       R = \mathrm{diag}(r_1, \dots, r_p),\; r_t \sim \mathrm{Bernoulli}(\delta)$$

@@ -131,7 +131,7 @@ def cutmix(key: Array, lam: float | Array, x: Array) -> Mixing:
     ratio = jnp.sqrt(1.0 - lam)
 
     def side(key: Array, length: int) -> Array:
-        """Marks the positions inside the box along one axis, `[length]`."""
+        """Mark the positions inside the box along one axis, `[length]`."""
         extent = jnp.floor(length * ratio).astype(jnp.int32)
         centre = jax.random.randint(key, (), 0, length)
         start = centre - extent // 2
@@ -153,7 +153,7 @@ def sample_lambda(
     beta: float | Array | None = None,
     shape: tuple[int, ...] = (),
 ) -> Array:
-    r"""Draws $\lambda \sim \mathrm{Beta}(\alpha, \beta)$.
+    r"""Draw $\lambda \sim \mathrm{Beta}(\alpha, \beta)$.
 
     Args:
       key: a PRNG key.
@@ -184,7 +184,7 @@ def sample_lambda(
 def sample_partners(
     key: Array, domains: Array, mode: str = "any", num_tasks: int | None = None
 ) -> Array:
-    r"""Draws a partner j for every task i of a meta-batch (Alg. 1, line 6).
+    r"""Draw a partner j for every task i of a meta-batch (Alg. 1, line 6).
 
     Args:
       key: a PRNG key.
@@ -235,7 +235,7 @@ def sample_partners(
 
 
 def sample_layer(key: Array, layers: Sequence[int]) -> Array:
-    """Draws one of the `layers` uniformly, as an index into that sequence.
+    """Draw one of the `layers` uniformly, as an index into that sequence.
 
     The result is an index because the parts of a network before and after a layer are
     static: pass it to `jax.lax.switch` with one branch per layer.
@@ -262,7 +262,7 @@ def sample_layer(key: Array, layers: Sequence[int]) -> Array:
 
 
 def mix(mixing: Mixing, x_i: PyTree, x_j: PyTree) -> PyTree:
-    r"""Mixes features, $c\,x_i + (1-c)\,x_j$, leaf by leaf.
+    r"""Mix features, $c\,x_i + (1-c)\,x_j$, leaf by leaf.
 
     Args:
       mixing: from a mixing method; $c$ is its `coefficient`.
@@ -284,7 +284,7 @@ def mix(mixing: Mixing, x_i: PyTree, x_j: PyTree) -> PyTree:
 
 
 def mix_samples(key: Array, batch_i: Batch, batch_j: Batch, mixing: Mixing) -> Batch:
-    r"""Mixes sample k of one set with a random sample k' of another (Eq. 5).
+    r"""Mix sample k of one set with a random sample k' of another (Eq. 5).
 
     $$\tilde h_k = \lambda h_{i,k} + (1-\lambda) h_{j,k'}, \quad
       \tilde y_k = \lambda y_{i,k} + (1-\lambda) y_{j,k'}$$
@@ -330,7 +330,7 @@ def mix_samples(key: Array, batch_i: Batch, batch_j: Batch, mixing: Mixing) -> B
 def mix_classes(
     key: Array, batch_i: Batch, batch_j: Batch, classes: Array, mixing: Mixing
 ) -> Batch:
-    r"""Mixes class r of one set with class r' of another (Eq. 6).
+    r"""Mix class r of one set with class r' of another (Eq. 6).
 
     $$\tilde h_{k;r} = \lambda h_{i,k;r} + (1-\lambda) h_{j,k';r'}$$
 
@@ -370,7 +370,7 @@ def mix_classes(
 def _class_partners(
     key: Array, batch_i: Batch, batch_j: Batch, classes: Array
 ) -> Array:
-    """Returns the row in j of the partner of each sample of i, `[N_i]`.
+    """Return the row in j of the partner of each sample of i, `[N_i]`.
 
     The k-th sample of class r gets the k-th sample of class r' in a random order.
     """
@@ -388,7 +388,7 @@ def _class_partners(
 
 
 def _class_numbers(batch: Batch) -> Array:
-    """Returns the class of each sample, `[N]`; C for padding."""
+    """Return the class of each sample, `[N]`; C for padding."""
     number = jnp.argmax(batch.y, axis=1)
     if batch.weight is None:
         return number
@@ -401,7 +401,7 @@ def _class_numbers(batch: Batch) -> Array:
 def label_sharing(
     key: Array, task_i: Task, task_j: Task, lam: float | Array, method: Method = mixup
 ) -> Task:
-    r"""Interpolates two tasks with the same label space (Eq. 5).
+    r"""Interpolate two tasks with the same label space (Eq. 5).
 
     $$\tilde H = \lambda H_i + (1-\lambda) H_j, \quad
       \tilde Y = \lambda Y_i + (1-\lambda) Y_j$$
@@ -445,7 +445,7 @@ def label_sharing(
 def non_label_sharing(
     key: Array, task_i: Task, task_j: Task, lam: float | Array, method: Method = mixup
 ) -> Task:
-    r"""Interpolates two tasks with different label spaces (Eq. 6).
+    r"""Interpolate two tasks with different label spaces (Eq. 6).
 
     $$\tilde H_r = \lambda H_{i;r} + (1-\lambda) H_{j;r'}, \quad r = 1, \dots, C$$
 
@@ -497,7 +497,7 @@ def non_label_sharing(
 def query_only(
     key: Array, task: Task, lam: float | Array, method: Method = mixup
 ) -> Task:
-    r"""Interpolates the query set of one task with itself ($i = j$).
+    r"""Interpolate the query set of one task with itself ($i = j$).
 
     $$\tilde h^q_k = \lambda h^q_k + (1-\lambda) h^q_{k'}, \quad
       \tilde y^q_k = \lambda y^q_k + (1-\lambda) y^q_{k'}$$

@@ -124,7 +124,7 @@ def _max_pool_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
 
 
 def _whole_windows(x: Array) -> Array:
-    """Drops an odd last row and column."""
+    """Drop an odd last row and column."""
     return x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
 
 
@@ -202,7 +202,7 @@ def normalise(
 
 
 def unit(a: Array) -> Array:
-    r"""Scales vectors to length one, $a / \sqrt{\lVert a \rVert^2 + 10^{-12}}$.
+    r"""Scale vectors to length one, $a / \sqrt{\lVert a \rVert^2 + 10^{-12}}$.
 
     The constant keeps the derivative at 0 finite. Zero vectors remain zero.
 
@@ -224,7 +224,7 @@ def unit(a: Array) -> Array:
 def _patches(
     x: Array, size: _Size, strides: int, pads: Sequence[tuple[int, int]]
 ) -> Array:
-    """Collects every window as a row: `[N, H, W, C] -> [N, H', W', kh * kw * C]`."""
+    """Collect every window as a row: `[N, H, W, C] -> [N, H', W', kh * kw * C]`."""
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
     rows = (x.shape[1] - size[0]) // strides + 1
     columns = (x.shape[2] - size[1]) // strides + 1
@@ -255,7 +255,7 @@ def _kernel_gradient(x: Array, g: Array, size: _Size) -> Array:
 
 
 def _same_manual_axes(*arrays: Array) -> list[Array]:
-    """Marks replicated arrays as varying if another one varies (in `shard_map`)."""
+    """Mark replicated arrays as varying if another one varies (in `shard_map`)."""
     axes = [_varying(a) for a in arrays]
     missing = [tuple(frozenset().union(*axes) - own) for own in axes]
     return [
@@ -265,7 +265,7 @@ def _same_manual_axes(*arrays: Array) -> list[Array]:
 
 
 def _varying(a: Array) -> frozenset[str]:
-    """Returns the mesh axes along which an array varies (in `shard_map`)."""
+    """Return the mesh axes along which an array varies (in `shard_map`)."""
     manual = getattr(jax.typeof(a), "manual_axis_type", None)
     return frozenset() if manual is None else frozenset(manual.varying)
 
@@ -298,7 +298,7 @@ def _kernel_gradient_shape(
 
 
 def _mirror(kernel: Array) -> Array:
-    """Returns the kernel for gradients: flipped in space, C and O exchanged."""
+    """Return the kernel for gradients: flipped in space, C and O exchanged."""
     return jnp.flip(kernel, (1, 2)).swapaxes(3, 4)
 
 
@@ -321,7 +321,7 @@ _Axes = Sequence[int | None]
 
 
 def _as_groups(operands: _Operands, axes: _Axes) -> tuple[list[Array], int]:
-    """Folds the mapped axis of both operands into their groups; returns its length."""
+    """Fold the mapped axis of both operands into their groups; return its length."""
     length = next(
         a.shape[i] for a, i in zip(operands, axes, strict=True) if i is not None
     )
@@ -366,7 +366,7 @@ for _primitive, _rule in (
 
 
 def _lax_conv(x: Array, kernel: Array) -> Array:
-    """Convolves images `[N, H, W, C]` with one kernel."""
+    """Convolve images `[N, H, W, C]` with one kernel."""
     # NHWC / HWIO is the only layout that XLA's CPU backend runs fast inside the body of
     # a loop, as training steps are.
     return lax.conv_general_dilated(
@@ -375,12 +375,12 @@ def _lax_conv(x: Array, kernel: Array) -> Array:
 
 
 def _centered(size: _Size) -> tuple[tuple[int, int], ...]:
-    """Returns the "SAME" padding of an odd kernel."""
+    """Return the "SAME" padding of an odd kernel."""
     return tuple((s // 2, s // 2) for s in size)
 
 
 def _chunk_kernel_gradient(x: Array, g: Array, size: _Size) -> Array:
-    """Computes the kernel gradient of images `[n, H, W, C]` as one matrix product.
+    """Compute the kernel gradient of images `[n, H, W, C]` as one matrix product.
 
     The product is either patches of x times g, or x shifted along its rows times g
     shifted along its columns. In the second form every pair of shifts is one tap,
@@ -400,7 +400,7 @@ def _chunk_kernel_gradient(x: Array, g: Array, size: _Size) -> Array:
 
 
 def _blocked_kernel_gradient(x: Array, g: Array, size: _Size) -> Array:
-    """Sums `_chunk_kernel_gradient` over chunks of images that fit into the cache."""
+    """Sum `_chunk_kernel_gradient` over chunks of images that fit into the cache."""
     images, height, width, c = x.shape
     o = g.shape[-1]
     columns = min(prod(size) * c + o, size[1] * c + size[0] * o)
@@ -421,7 +421,7 @@ def _blocked_kernel_gradient(x: Array, g: Array, size: _Size) -> Array:
 
 
 def _grouped_conv(x: Array, kernel: Array) -> Array:
-    """Computes all groups as one batched product of patches and kernels."""
+    """Compute all groups as one batched product of patches and kernels."""
     size = kernel.shape[1], kernel.shape[2]
     patches = jax.vmap(lambda x: _patches(x, size, 1, _centered(size)))(x)
     flat = kernel.reshape(kernel.shape[0], -1, kernel.shape[-1])
@@ -434,7 +434,7 @@ def _patches_fit(x: Array, size: _Size) -> bool:
 
 
 def _padded_conv(x: Array, kernel: Array) -> Array:
-    """Convolves with few channels (colors) padded to a multiple of 4.
+    """Convolve with few channels (colors) padded to a multiple of 4.
 
     A CPU is three times faster on these.
     """

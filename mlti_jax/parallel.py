@@ -69,13 +69,13 @@ class Plan:
         )
 
     def replicate(self, tree: PyTree) -> PyTree:
-        """Copies arrays to all devices, once instead of at every call."""
+        """Copy arrays to all devices, once instead of at every call."""
         if self.mesh is None:
             return tree
         return jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
 
     def shard(self, tree: PyTree) -> PyTree:
-        """Constrains arrays `[tasks, ...]` to be distributed over the devices."""
+        """Constrain arrays `[tasks, ...]` to be distributed over the devices."""
         if self.mesh is None or not self._divides(tree):
             return tree
         sharding = NamedSharding(self.mesh, _BY_TASK)
@@ -87,7 +87,7 @@ class Plan:
     def _spread(
         self, function: Callable[..., PyTree], mapped: PyTree, out_specs: PyTree
     ) -> Callable[..., PyTree]:
-        """Runs `function(shared, mapped)` on each device with its part of `mapped`."""
+        """Run `function(shared, mapped)` on each device with its part of `mapped`."""
         if self.mesh is None:
             return function
         if not self._divides(mapped):
@@ -105,7 +105,7 @@ class Plan:
         )
 
     def everywhere(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        """Makes every device compute all of `function(a, b)`.
+        """Make every device compute all of `function(a, b)`.
 
         For cheap functions: if the compiler distributes them, the devices wait for each
         other, in loops of random draws once per iteration.
@@ -124,7 +124,7 @@ class Plan:
 def map_tasks(
     function: Callable[[PyTree, PyTree], PyTree], plan: Plan = Plan()
 ) -> Callable[[PyTree, PyTree], PyTree]:
-    """Maps `function(shared, task)` over tasks.
+    """Map `function(shared, task)` over tasks.
 
     Args:
       function: takes what all tasks share, and one task. It must not close over traced
@@ -209,7 +209,7 @@ def mean_loss(
         return losses.sum(), aux
 
     def share_gradients(shared: PyTree, tasks: PyTree) -> tuple[PyTree, PyTree]:
-        """Returns sums over a device's share (loss, gradient) and values per task."""
+        """Return sums over a device's share (loss, gradient) and values per task."""
         wanted = (0, 1) if inputs_depend else 0
         gradient = jax.value_and_grad(pass_loss, wanted, has_aux=True)
 
@@ -261,7 +261,7 @@ def mean_loss(
 
 
 def use_all_cores() -> None:
-    """Makes each core of a CPU a device, so that the cores can share the tasks.
+    """Make each core of a CPU a device, so the cores can share the tasks.
 
     Call it before the first use of JAX; later calls have no effect. It changes nothing
     if the number of devices is already set with `JAX_NUM_CPU_DEVICES` or `XLA_FLAGS`.
@@ -286,7 +286,7 @@ def plan_for(
     devices: int | None = None,
     tasks_per_pass: int | None = None,
 ) -> Plan:
-    """Chooses a plan for a meta-batch; explicit arguments take precedence.
+    """Choose a plan for a meta-batch; explicit arguments take precedence.
 
     On accelerators, the meta-batch is divided among as many devices as can share it
     equally. On a CPU, the devices are its cores (see `use_all_cores`). Images are
@@ -335,17 +335,17 @@ def plan_for(
 
 
 def _length(tree: PyTree) -> int:
-    """Returns the length of the leading axis."""
+    """Return the length of the leading axis."""
     return jax.tree.leaves(tree)[0].shape[0]
 
 
 def _cut(tree: PyTree, start: int, stop: int) -> PyTree:
-    """Slices the leading axis."""
+    """Slice the leading axis."""
     return jax.tree.map(lambda leaf: leaf[start:stop], tree)
 
 
 def _divide(tree: PyTree, size: int) -> PyTree:
-    """Reshapes `[passes * size, ...]` to `[passes, size, ...]`."""
+    """Reshape `[passes * size, ...]` to `[passes, size, ...]`."""
     return jax.tree.map(
         lambda leaf: leaf.reshape(leaf.shape[0] // size, size, *leaf.shape[1:]), tree
     )

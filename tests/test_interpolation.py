@@ -37,7 +37,7 @@ def partner_rows(mixed, x_i, x_j, lam):
 
 @pytest.mark.parametrize("lam", [0.3, 0.9])
 def test_label_sharing_is_equation_5_with_a_random_pairing(lam):
-    # Sets of equal sizes, so that exchanged sets are not caught as unequal shapes.
+    # Equal sizes: exchanged sets must not be detected only from their shapes.
     task_i, task_j = (make_task(s, shots=4, queries=4) for s in (1, 2))
     mixed = label_sharing(KEY, task_i, task_j, lam)
     for part in ("support", "query"):
@@ -221,7 +221,7 @@ def test_cutmix_label_weight_is_not_lambda_at_the_border():
         float(cutmix(jax.random.key(s), 0.2, jnp.zeros((1, 8, 8, 1)))[1])
         for s in range(30)
     ]
-    # The whole box has 7 x 7 pixels; where it is cut off, more than 15 / 64 is kept.
+    # The full box has 7 x 7 pixels; if it is clipped, more than 15 / 64 is kept.
     assert min(weights) >= 15 / 64
     assert max(weights) > 0.4
 
