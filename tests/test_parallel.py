@@ -133,7 +133,7 @@ def test_vmap_over_seeds_equals_a_loop(plan):
 STRATEGIES = {
     "vanilla": lambda: strategies.vanilla(),
     "mlti": lambda: strategies.mlti(setting="label_sharing", layers=(0, 1)),
-    "taml": lambda: strategies.taml(),
+    "taml": lambda: strategies.taml(setting="label_sharing"),
     "maxup": lambda: strategies.maxup(setting="label_sharing"),
 }
 
@@ -217,13 +217,13 @@ def test_evaluation_is_the_same_on_two_devices():
 def test_validation_and_test_share_a_program():
     learner, strategy, state = three_steps(Plan())
     evaluator = Evaluator(learner, strategy, Episode(2, 1, 3), 4)
-    before = Evaluator._metrics._cache_size()
+    before = Evaluator._losses._cache_size()
     evaluator(state.variables, image_pool(), KEY, 8)
     small = image_pool()
     small = dataclasses.replace(small, x=small.x[:70], index=small.index[:, :, :5])
     small = dataclasses.replace(small, count=jnp.full_like(small.count, 5))
     evaluator(state.variables, small, KEY, 5)
-    assert Evaluator._metrics._cache_size() == before + 1
+    assert Evaluator._losses._cache_size() == before + 1
 
 
 # ------------------------------------------------------------------------ plans
