@@ -272,7 +272,7 @@ def test_unknown_backbone():
         ("conv4", (8, 8, 3), "too small for this many blocks"),
         ("resnet12", (8, 8, 3), "too small for this many blocks"),
         ("pose", (1024,), "needs images"),
-        ("word_mean", (32,), "a text network takes"),
+        ("word_mean", (32,), "a text backbone takes"),
     ],
 )
 def test_inputs_that_a_network_cannot_take(name, shape, message):
