@@ -121,12 +121,7 @@ def anil(
 ) -> GradientLearner:
     """Build ANIL (Raghu et al. 2020), MAML that adapts only the head.
 
-    Args:
-      backbone: the network without a head; a linear head is added.
-      outputs: number of classes per task, or length of a regression target.
-      **options: `objective`, `inner_learning_rate` (0.01), `steps` (5), `eval_steps`
-        (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
-        (`batch` or `running` statistics at test time).
+    Arguments are those of `maml`, without `adapted_layers`.
 
     Examples:
       >>> from mlti_jax import backbones
@@ -148,14 +143,7 @@ def metasgd(
 ) -> GradientLearner:
     """Build MetaSGD (Li et al. 2017), which meta-learns a step size per parameter.
 
-    Args:
-      backbone: the network without a head; a linear head is added.
-      outputs: number of classes per task, or length of a regression target.
-      adapted_layers: layers that the inner loop adapts; negative indices count from
-        the head.
-      **options: `objective`, `inner_learning_rate` (0.01), `steps` (5), `eval_steps`
-        (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
-        (`batch` or `running` statistics at test time).
+    Arguments are those of `maml`.
 
     Examples:
       >>> from mlti_jax import backbones
@@ -182,14 +170,7 @@ def meta_curvature(
 ) -> GradientLearner:
     """Build Meta-Curvature (Park and Oliva 2019), which transforms gradients.
 
-    Args:
-      backbone: the network without a head; a linear head is added.
-      outputs: number of classes per task, or length of a regression target.
-      adapted_layers: layers that the inner loop adapts; negative indices count from
-        the head.
-      **options: `objective`, `inner_learning_rate` (0.01), `steps` (5), `eval_steps`
-        (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
-        (`batch` or `running` statistics at test time).
+    Arguments are those of `maml`.
 
     Examples:
       >>> from mlti_jax import backbones

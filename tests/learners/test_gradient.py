@@ -142,7 +142,7 @@ def test_meta_gradient_equals_finite_differences(name, steps, layer):
 
 
 def torch_maml_loss(torch, params, task, lr, steps, first_adapted):
-    """MAML written anew in PyTorch: two blocks and a head, from `first_adapted` on.
+    """MAML reimplemented in PyTorch: two blocks and a head, from `first_adapted` on.
 
     `lr` is a number, or MetaSGD's step sizes in the order of the adapted parameters.
     """

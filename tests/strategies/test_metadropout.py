@@ -85,7 +85,7 @@ def test_noise_acts_at_test_time_through_the_support_only(maml, tasks, gated):
     loss = jax.jit(lambda key: maml.loss(variables, task, context.replace(key=key))[1])
     first, second = loss(jax.random.key(1)), loss(jax.random.key(2))
     assert np.abs(np.asarray(first.outputs - second.outputs)).max() > 1e-6
-    # Before adaptation there is no support set, so no noise.
+    # Outputs before adaptation do not use the support set, so they have no noise.
     np.testing.assert_array_equal(first.outputs_before, second.outputs_before)
     same = maml.predict(variables, task.support, task.query.x, context)
     assert same.shape == first.outputs.shape

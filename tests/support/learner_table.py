@@ -74,7 +74,7 @@ def angles(*shape: int) -> MakeTask:
 
 
 def sentences(seed: int, size: int) -> Task:
-    """Tasks of samples with one to four tokens, of 20 that there are."""
+    """Tasks of samples with one to four tokens from a vocabulary of 20."""
     rng = np.random.default_rng(seed)
     task = vectors(1)(seed, size)
 
