@@ -53,7 +53,7 @@ REQUIRED = frozenset(
     ]
 )
 # Sections of the config of which only the chosen entry affects the result.
-FAMILIES = ("backbone", "learner", "strategy")
+_SECTIONS_BY_NAME = ("backbone", "learner", "strategy")
 # Fields of the config that do not affect the result, are paths, or are recorded
 # separately.
 IGNORED_FIELDS = (
@@ -137,7 +137,7 @@ def relevant_settings(config: Mapping[str, Any] | ConfigDict) -> dict[str, objec
         section, _, rest = field.partition(".")
         if {section, field} & set(IGNORED_FIELDS):
             continue
-        if section in FAMILIES:
+        if section in _SECTIONS_BY_NAME:
             chosen = ("name", *plain[section]["name"].split("+"))
             if rest.partition(".")[0] not in chosen:
                 continue

@@ -33,7 +33,7 @@ class Layer(NamedTuple):
     Attributes:
       init: initializes the parameters.
       run: `(parameters, input [N, ...], norm) -> output [N, ...]`.
-      dense: whether it is a fully connected block, which accepts a `Displaced` weight.
+      dense: whether it is a fully connected block, which accepts a `LowRankWeight`.
     """
 
     init: Callable[[], list[Tensor]]
@@ -41,7 +41,7 @@ class Layer(NamedTuple):
     dense: bool = False
 
 
-class Displaced(NamedTuple):
+class LowRankWeight(NamedTuple):
     """A weight and a displacement of zero, to differentiate with respect to.
 
     For a linear map of few samples h with gradient `G = g.T @ h`, the derivative with
@@ -173,7 +173,7 @@ def dense_block(inputs: int, features: int, slope: float, dropout: float) -> Lay
 
     def run(own: Sequence[Tensor], h: Tensor, norm: Norm) -> Tensor:
         weight, scale, shift = own
-        moved = isinstance(weight, Displaced)
+        moved = isinstance(weight, LowRankWeight)
         h = weight.map(h) if moved else F.linear(h, weight)
         h = norm(h, scale, shift)
         h = F.leaky_relu(h, slope) if slope else F.relu(h)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.benchmark.cases import Case
-from experiments.benchmark.torch.networks import Displaced, Layer, Parameters
+from experiments.benchmark.torch.networks import Layer, LowRankWeight, Parameters
 
 Loss = Callable[[Parameters], Tensor]
 # (loss, parameters) -> gradient, like the parameters
@@ -48,7 +48,7 @@ def descend(
     Returns:
       The parameters after the step.
     """
-    # With a `Displaced` weight, the gradient of the displacement is the step itself.
+    # With a `LowRankWeight`, the gradient of the displacement is the step itself.
     short = [
         [case.learner == "meta_curvature" and layer.dense and p.ndim == 2 for p in own]
         for layer, own in zip(network, adapted, strict=True)
@@ -57,7 +57,7 @@ def descend(
 
     def loss_of(variables: Parameters) -> Tensor:
         def place(v: Tensor, p: Tensor, own: Sequence[Tensor], short: bool):
-            return Displaced(p, v, *own) if short else v
+            return LowRankWeight(p, v, *own) if short else v
 
         return loss(_each(place, variables, adapted, rule, short))
 
