@@ -5,8 +5,10 @@ Everything else that command-line tools share is in `mlti_jax._internal.command_
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,21 +36,41 @@ def run(
     return command_line.run(main, module_docstring, positional, _check_config)
 
 
-def use_compilation_cache(choice: str, workdir: str) -> None:
+def use_compilation_cache(choice: str) -> None:
     """Enable JAX's persistent compilation cache, which makes the next start faster.
 
+    The cache holds programs that are executed, so nobody else may write to it: a new
+    folder is private (mode 0700).
+
     Args:
-      choice: `beside` the work directory, `off`, or a path. A directory that is already
-        set (`JAX_COMPILATION_CACHE_DIR`) is not changed.
-      workdir: work directory of the run.
+      choice: `user` for a folder in the user's cache directory, `off`, or a path that
+        contains a slash. A directory that is already set (`JAX_COMPILATION_CACHE_DIR`)
+        is not changed.
     """
-    configured = jax.config.values["jax_compilation_cache_dir"]
-    if choice == "off" or configured:
+    if choice not in ("user", "off") and "/" not in choice:
+        raise InputError(
+            f"config.compilation_cache is {choice!r}; expected user, off, or a path "
+            "that contains a /"
+        )
+    if choice == "off" or jax.config.values["jax_compilation_cache_dir"]:
         return
-    beside = pathlib.Path(workdir).absolute().parent / "compilation_cache"
-    path = beside if choice == "beside" else pathlib.Path(choice)
+    path = _user_cache() if choice == "user" else pathlib.Path(choice).expanduser()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        if choice != "user":
+            raise InputError(
+                f"config.compilation_cache={choice} cannot be created "
+                f"({error.strerror}); choose another path, or off"
+            ) from None
+        return  # without a home directory there is nothing to keep programs in
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _user_cache() -> pathlib.Path:
+    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(root).expanduser() / "mlti_jax" / "compiled"
 
 
 def listing() -> str:
@@ -117,12 +139,31 @@ def _check_fields(argv: list[str]) -> None:
     try:
         flags.FLAGS([argv[0], *files])
         config: Any = flags.FLAGS["config"].value
+    except (InputError, flags.Error):
+        raise
+    except Exception as error:  # The file is a program and may raise anything.
+        raise _config_error(path, error) from error
     finally:
         sys.argv = everything
         flags.FLAGS.unparse_flags()
     for arg in argv:
         if arg.startswith("--config."):
             _check_field(config, arg.partition("=")[0].removeprefix("--config."))
+
+
+def _config_error(path: pathlib.Path, error: Exception) -> InputError:
+    """Return the error for a config file that fails, with the line where it does."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path.absolute()) or frame.filename.endswith(str(path))
+    ]
+    line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+    place = "" if line is None else f", line {line}"
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return InputError(
+        f"config file {path}{place}: {type(error).__name__}: {text}; correct the file"
+    )
 
 
 def _check_field(config: Mapping[str, Any], name: str) -> None:

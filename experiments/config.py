@@ -38,7 +38,8 @@ def parse_arg(arg: str | None, **defaults: str | int) -> ConfigDict:
       A `ConfigDict` with a value for every known name.
     """
     values = dict(defaults)
-    for part in filter(None, (arg or "").split(",")):
+    given: set[str] = set()
+    for part in arg.split(",") if arg else ():
         name, equals, text = part.partition("=")
         if not equals:
             raise InputError(
@@ -47,6 +48,11 @@ def parse_arg(arg: str | None, **defaults: str | int) -> ConfigDict:
             )
         if name not in defaults:
             raise unknown_name("config argument", name, defaults)
+        if name in given:
+            raise InputError(f"config argument {name} is given twice; give it once")
+        if not text:
+            raise InputError(f"config argument {name} is empty; give a value")
+        given.add(name)
         kind = type(defaults[name])
         try:
             values[name] = kind(text)

@@ -9,7 +9,7 @@ from mlti_jax.errors import InputError
 from mlti_jax.learners import Variables
 from mlti_jax.training import Experiment, build
 from mlti_jax.training._config import base_config, flat_fields, restore_config
-from mlti_jax.training._workdir import read_json, tested_variables
+from mlti_jax.training._workdir import read_config, tested_variables
 
 
 def load(
@@ -35,7 +35,7 @@ def load(
                 f"--workdir={workdir} has no {name}, so it is not a finished run; give "
                 "the work directory of one (of a comparison: that of one strategy)"
             )
-    saved = read_json(workdir / "config.json")
+    saved = read_config(workdir)
     facts = saved.pop("data", None)
     known = flat_fields(saved)
     missing = [name for name in flat_fields(base_config()) if name not in known]

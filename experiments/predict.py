@@ -24,10 +24,9 @@ the probability of each class.
 from __future__ import annotations
 
 import csv
-import os
+import io
 import pathlib
 import sys
-import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,14 +36,15 @@ from absl import flags
 from experiments import finished_run
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import DATA_DIR
+from mlti_jax._internal.storage import write_text
 from mlti_jax.api import AdaptedModel, FittedLearner, load
 from mlti_jax.api._fit import describe_calibration, from_experiment
 from mlti_jax.api._serialization import MANIFEST
 from mlti_jax.data import Inputs
-from mlti_jax.data._own.files import Table
+from mlti_jax.data._own.files import Table, list_folder, read_npz
 from mlti_jax.data._own.inputs import ARRAYS, IMAGES
 from mlti_jax.errors import InputError
-from mlti_jax.training._workdir import read_json
+from mlti_jax.training._workdir import read_result
 
 flags.declare_key_flag("data_dir")
 MODEL = flags.DEFINE_string(
@@ -64,8 +64,7 @@ def main() -> None:
     """Adapt the learner, predict and write the predictions."""
     model_dir, support, query = map(_required, (MODEL, SUPPORT, QUERY))
     output = pathlib.Path(_required(OUTPUT))
-    if output.is_dir() or not output.absolute().parent.is_dir():
-        raise InputError(f"--output={output} is not a file in an existing directory")
+    command_line.check_output(output)
     learner = load_model(model_dir, DATA_DIR.value)
     model = learner.adapt(*read_support(learner.inputs, support, LABEL.value))
     queries, other_columns = read_query(learner.inputs, query, LABEL.value)
@@ -93,8 +92,7 @@ def load_model(path: str, data_dir: str | None = None) -> FittedLearner:
     folder = pathlib.Path(path)
     if (folder / "results.json").is_file() and not (folder / MANIFEST).is_file():
         experiment, variables, _ = finished_run.load(folder, data_dir)
-        result = read_json(folder / "results.json")
-        return from_experiment(experiment, variables, result)
+        return from_experiment(experiment, variables, read_result(folder))
     return load(folder)
 
 
@@ -123,7 +121,7 @@ def read_support(inputs: Inputs, path: str, label: str) -> tuple[Any, np.ndarray
             labels += [folder.name] * (len(files) - len(labels))
         return files, np.array(labels)
     if source.suffix == ".npz":
-        arrays = _arrays("support", source, ("x", "y"))
+        arrays = read_npz(source, ("x", "y"))
         return arrays["x"], arrays["y"]
     table = Table(source)
     names = [name.strip() for name in label.split(",")]
@@ -142,7 +140,7 @@ def read_query(inputs: Inputs, path: str, label: str) -> tuple[Any, Columns]:
                 raise InputError(f"{file} is a folder; --query expects only images")
         return files, {"file": [file.name for file in files]}
     if source.suffix == ".npz":
-        x = _arrays("query", source, ("x",))["x"]
+        x = read_npz(source, ("x",))["x"]
         return x, {"row": range(len(x))}
     table = Table(source)
     names = [name.strip() for name in label.split(",")]
@@ -175,32 +173,12 @@ def _existing(flag: str, path: str) -> pathlib.Path:
 
 
 def _entries(flag: str, folder: pathlib.Path) -> list[pathlib.Path]:
-    """List a folder in sorted order, without hidden files."""
+    """List a folder of images, or of folders of images; see `list_folder`."""
     if not folder.is_dir():
         raise InputError(
             f"--{flag}: {folder} is not a folder; the learner was trained on images"
         )
-    found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    if not found:
-        raise InputError(f"--{flag}: the folder {folder} is empty; expected images")
-    return found
-
-
-def _arrays(
-    flag: str, path: pathlib.Path, names: tuple[str, ...]
-) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files if name in names}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"--{flag}: {path} can't be read ({error})") from error
-    for name in names:
-        if name not in found:
-            raise InputError(
-                f"--{flag}: {path} has no array {name!r}; expected {', '.join(names)}, "
-                "as written by numpy.savez"
-            )
-    return found
+    return list_folder(folder)
 
 
 # ------------------------------------------------------------------------- writing
@@ -222,13 +200,12 @@ def prediction_columns(model: AdaptedModel, x: Any) -> Columns:
 
 
 def write_columns(path: pathlib.Path, columns: Columns) -> None:
-    """Write columns to a .csv file, atomically."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-    os.replace(temporary, path)
+    """Write columns to a .csv file, completely or not at all."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    write_text(path, text.getvalue())
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from experiments.theory import remainders, variance
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import absolute
 from mlti_jax._internal.progress import say
-from mlti_jax.training._workdir import read_json
+from mlti_jax._internal.storage import read_json
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "results.md"
 FIGURES = "figures"  # folder beside the page
@@ -203,7 +203,7 @@ def theory_parts(results_folder: pathlib.Path) -> list[str]:
     path = results_folder / MEASURED
     if not path.exists():
         return []
-    measured = read_json(path)
+    measured = read_json(path, "run experiments.theory again")
     tables = (
         remainders.table(measured["remainders"]),
         variance.table(measured["total_variance"]),

@@ -18,8 +18,8 @@ Examples, from the root of the project:
 
 The run writes config.json, metrics.jsonl, tensorboard/, checkpoints/ and results.json
 into the work directory. The same command resumes an interrupted run and skips a
-finished one. `compilation_cache/` beside the work directory keeps compiled programs for
-the next start (`--config.compilation_cache=off` to disable it).
+finished one. The user's cache directory keeps compiled programs for the next start
+(`--config.compilation_cache=off` to disable it).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from experiments import cli
 from experiments.side_by_side import run_side_by_side
 from mlti_jax import parallel
 from mlti_jax._internal.command_line import DATA_DIR
+from mlti_jax._internal.processes import stop_with_parent
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, train_and_evaluate
 from mlti_jax.training._metrics import summary
@@ -51,12 +52,13 @@ def main() -> None:
         print(cli.listing())
         return
     config, workdir = CONFIG.value, WORKDIR.value
-    if config is None or workdir is None:
+    if config is None or not workdir:
         missing = CONFIG if config is None else WORKDIR
         raise InputError(f"--{missing.name} is missing; see --help, or --list")
+    stop_with_parent()
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing optional parts.
     parallel.use_all_cores()
-    cli.use_compilation_cache(config.compilation_cache, workdir)
+    cli.use_compilation_cache(config.compilation_cache)
     if config.get("compare"):
         run_side_by_side(config, workdir, DATA_DIR.value)
     else:

@@ -10,10 +10,10 @@ from ml_collections import ConfigDict
 
 from mlti_jax import plotting
 from mlti_jax._internal.progress import say
+from mlti_jax._internal.storage import write_json
 from mlti_jax.errors import InputError
 from mlti_jax.training import Experiment, build, paired_difference, train_and_evaluate
 from mlti_jax.training._metrics import format_interval
-from mlti_jax.training._workdir import write_json
 
 
 def run_side_by_side(

@@ -52,8 +52,8 @@ from experiments.benchmark.cases import ALL_CASES, QUICK, find
 from experiments.benchmark.torch.sides import SIDES as TORCH_SIDES
 from mlti_jax import parallel
 from mlti_jax._internal.checks import unknown_name
+from mlti_jax._internal.storage import write_json
 from mlti_jax.errors import InputError
-from mlti_jax.training._workdir import write_json
 
 CASES = flags.DEFINE_list("cases", None, "Names or patterns of cases; default: all.")
 IS_QUICK = flags.DEFINE_bool("quick", False, "Eight cases in two minutes.")

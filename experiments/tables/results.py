@@ -22,10 +22,11 @@ from experiments.paper import Run
 from experiments.tables.jobs import ALBERT_FIELDS, Job, load_config, shell_command
 from mlti_jax._internal.command_line import absolute
 from mlti_jax._internal.progress import say
+from mlti_jax._internal.storage import read_json, write_json
 from mlti_jax.errors import InputError
 from mlti_jax.training import _metrics as metrics
 from mlti_jax.training._config import flat_fields
-from mlti_jax.training._workdir import read_json, write_json
+from mlti_jax.training._workdir import read_config, read_result
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
 DECIMALS = 5  # of the metric of a single task
@@ -85,8 +86,7 @@ def result_path(folder: pathlib.Path, job: Job) -> pathlib.Path:
 
 def record(folder: pathlib.Path, job: Job, workdir: pathlib.Path) -> Result:
     """Write the result of a finished job, from its work directory, and return it."""
-    result = read_json(workdir / "results.json")
-    config = read_json(workdir / "config.json")
+    result, config = read_result(workdir), read_config(workdir)
     per_task = [round(value, DECIMALS) for value in result.pop("per_task")]
     run = job.run
     recorded = {
@@ -160,6 +160,8 @@ def changed_setting(result: Result, config: ConfigDict) -> str:
 
 # -------------------------------------------------------------------------- reading
 
+_RUN_AGAIN = "delete it and run it again"
+
 
 def existing_folder(path: str) -> pathlib.Path:
     """Return the folder given with `--results`; `InputError` if it does not exist."""
@@ -169,24 +171,15 @@ def existing_folder(path: str) -> pathlib.Path:
     return folder
 
 
-def read_result(path: pathlib.Path) -> Result:
+def read_recorded(path: pathlib.Path) -> Result:
     """Read the result in a file; `InputError` if it is damaged or incomplete."""
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        problem = "it is not JSON"
-    else:
-        problem = _find_problem(result)
-    if problem:
-        raise InputError(
-            f"{path} is not a valid result: {problem}; delete it and run it again"
-        )
+    result = read_json(path, _RUN_AGAIN)
+    if problem := _find_problem(result):
+        raise InputError(f"{path} is not a valid result: {problem}; {_RUN_AGAIN}")
     return result
 
 
-def _find_problem(result: object) -> str:
-    if not isinstance(result, dict):
-        return "it is not a JSON object"
+def _find_problem(result: Result) -> str:
     if missing := REQUIRED.difference(result):
         return f"missing {', '.join(sorted(missing))}"
     values = result["per_task"]
@@ -211,7 +204,7 @@ class Results:
             self._add(path)
 
     def _add(self, path: pathlib.Path) -> None:
-        result = read_result(path)
+        result = read_recorded(path)
         overrides = tuple(sorted(result["overrides"].items()))
         key = (result["config"], result["arguments"], overrides)
         by_seed = self._found.setdefault(key, {}).setdefault(result["train_steps"], {})

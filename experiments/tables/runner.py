@@ -25,6 +25,8 @@ from experiments.tables.status import (
     saved_step,
     seconds_left,
 )
+from mlti_jax._internal.locks import is_locked
+from mlti_jax._internal.processes import STOP_WITH_PARENT
 from mlti_jax._internal.progress import format_metric, format_seconds, say, stop_signal
 from mlti_jax.errors import InputError, Interrupted
 
@@ -106,6 +108,7 @@ class Runner:
         self._waiting: collections.deque[Job] = collections.deque()
         self._running: list[_RunningJob] = []
         self._failures: list[Failure] = []
+        self._announced: set[Job] = set()  # that another process runs
         self._results = Results(folder)
         self._numbers: dict[Job, int] = {}  # positions of the jobs to run
         self._total = 0
@@ -168,8 +171,8 @@ class Runner:
         while self._waiting or self._running:
             if number := stopped():
                 self._stop(number)
-            while self._waiting and len(self._running) < self._at_once:
-                self._start(self._waiting.popleft())
+            while len(self._running) < self._at_once and (job := self._next_job()):
+                self._start(job)
             time.sleep(POLL_SECONDS)
             for child in [c for c in self._running if c.process.poll() is not None]:
                 self._running.remove(child)
@@ -178,6 +181,21 @@ class Runner:
                 for child in self._running:
                     step, _ = logged_progress(self._paths.work(child.job))
                     self._report(child.job, f"step {step:,} of {child.job.steps:,}")
+
+    def _next_job(self) -> Job | None:
+        """Return a waiting job whose work directory is free; None if there is none.
+
+        The run of an earlier process that was killed still saves its state.
+        """
+        for job in self._waiting:
+            if not is_locked(self._paths.work(job)):
+                self._waiting.remove(job)
+                self._announced.discard(job)
+                return job
+            if job not in self._announced:
+                self._announced.add(job)
+                self._report(job, "another process is still running it; waiting")
+        return None
 
     def _start(self, job: Job) -> None:
         taken = {child.slot for child in self._running}
@@ -190,7 +208,9 @@ class Runner:
             process = subprocess.Popen(
                 self._command(job, self._paths),
                 cwd=ROOT,
-                stdin=subprocess.DEVNULL,
+                # The job stops when this pipe closes, however this process ends.
+                stdin=subprocess.PIPE,
+                env={**os.environ, STOP_WITH_PARENT: "1"},
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 # Otherwise Ctrl-C in the terminal would also reach the job, and a

@@ -25,7 +25,7 @@ from absl import flags, logging
 from experiments.theory import plots, remainders, variance
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import DATA_DIR
-from mlti_jax.training._workdir import write_json
+from mlti_jax._internal.storage import write_json
 
 flags.declare_key_flag("data_dir")
 OUTPUT = flags.DEFINE_string(

@@ -5,7 +5,10 @@ Tools with a `--config` use `experiments.cli` on top of this.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +16,10 @@ from typing import overload
 
 from absl import flags
 
+from mlti_jax._internal.storage import check_target, make_folder, write_text
 from mlti_jax.errors import InputError, Interrupted
+
+_SIGPIPE = 13
 
 # Shared by several tools; a tool that uses it calls `declare_key_flag("data_dir")`.
 DATA_DIR = flags.DEFINE_string(
@@ -40,6 +46,7 @@ def run(
     Returns:
       The exit code: 0, 2 for an error of the user, 128 + signal if interrupted.
     """
+    _make_printable()
     try:
         if _is_help(sys.argv):
             print(module_docstring)
@@ -57,17 +64,68 @@ def run(
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        return _close_output()
+    except MemoryError as error:
+        print(f"error: out of memory{_reason(error)}; {_LESS_MEMORY}", file=sys.stderr)
+        return 2
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        print(f"error: {describe_os_error(error)}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        # XLA raises RuntimeError with this text if an allocation fails.
+        if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        print(
-            f"error: {error.strerror}{where}; previously saved files are intact. Free "
-            "some space or choose another directory, and run the same command again",
-            file=sys.stderr,
-        )
+        print(f"error: out of memory{_reason(error)}; {_LESS_MEMORY}", file=sys.stderr)
         return 2
     return 0
+
+
+_LESS_MEMORY = "use smaller tasks, a smaller network or a machine with more memory"
+_ADVICE = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT),
+        "what was saved before is intact; free some space or choose another "
+        "directory, and run the same command again",
+    ),
+    errno.EFBIG: "what was saved before is intact; raise the limit (ulimit -f) and run "
+    "the same command again",
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "change its permissions or choose another path",
+    ),
+    errno.ENAMETOOLONG: "choose a shorter path",
+    errno.ENOENT: "it does not exist, or was removed while it was used; check the "
+    "path, and run the same command again",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+def describe_os_error(error: OSError) -> str:
+    """Describe an error of the operating system in one line: what, where, advice."""
+    where = f" ({os.fsdecode(error.filename)})" if error.filename else ""
+    advice = _ADVICE.get(error.errno or 0, "check the path and the disk")
+    return f"{error.strerror or error}{where}; {advice}"
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f" ({text[:200]})" if text else ""
+
+
+def _make_printable() -> None:
+    """Print what a terminal cannot show, such as odd file names, with escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _close_output() -> int:
+    """End quietly if the reader of the output has gone, as in `... | head`."""
+    # Otherwise Python would try to flush the output once more at exit.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + _SIGPIPE
 
 
 @overload
@@ -88,23 +146,24 @@ def output_folder(path: str | None) -> pathlib.Path:
     if path is None:
         raise InputError("--output is missing, the folder to write to; see --help")
     folder = absolute(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise InputError(f"--output={folder} is a file, not a directory") from None
+    make_folder(folder, f"--output={folder}")
     return folder
 
 
 def write_output(text: str, path: pathlib.Path) -> None:
-    """Write the file given with `--output`."""
+    """Write the file given with `--output`, completely or not at all."""
+    check_output(path)
+    write_text(path, text)
+
+
+def check_output(path: pathlib.Path) -> None:
+    """Raise `InputError` if `--output` cannot be a file; call it before long work."""
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"--output={path}: the folder {path.parent} does not exist")
     try:
-        path.write_text(text, encoding="utf-8")
-    except IsADirectoryError:
-        raise InputError(f"--output={path} is a directory, not a file") from None
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(
-            f"--output={path}: the folder {path.parent} does not exist"
-        ) from None
+        check_target(path)
+    except InputError as error:
+        raise InputError(f"--output={error}") from None
 
 
 def _is_help(argv: list[str]) -> bool:

@@ -9,6 +9,8 @@ import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -81,6 +83,27 @@ def _exit_with_parent() -> None:
 
 def _apply(function: Callable[[T], R], chunk: list[T]) -> list[R]:
     return [function(item) for item in chunk]
+
+
+STOP_WITH_PARENT = "MLTI_STOP_WITH_PARENT"  # name of an environment variable
+
+
+def stop_with_parent() -> None:
+    """Send SIGTERM to this process when the program that started it has ended.
+
+    Only if that program has set the variable `STOP_WITH_PARENT` and holds the other end
+    of this process's standard input, which closes however the program ends.
+    """
+    if not os.environ.pop(STOP_WITH_PARENT, ""):
+        return
+    descriptor = sys.stdin.fileno()
+
+    def wait() -> None:
+        while os.read(descriptor, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def default_processes() -> int:

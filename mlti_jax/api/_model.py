@@ -361,8 +361,18 @@ class AdaptedModel:
         Programs are compiled for 1, 2, 4, ... up to `QUERIES_PER_PASS` samples; other
         numbers are padded, and larger ones are split into passes. If the learner's
         `queries_interact`, all samples are predicted in a single pass.
+
+        Raises:
+          InputError: if samples do not fit the learner, or an output is not finite.
         """
         outputs = self._outputs(self.learner.samples(x, "the queries"))
+        wrong = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
+        if len(wrong):
+            raise InputError(
+                f"the queries: the outputs for {len(wrong)} of {len(outputs)} samples "
+                f"are not finite, the first is row {wrong[0]}; check it and the "
+                "support set for values far outside of those in training"
+            )
         if self.classes is None:
             return Prediction(outputs[:, 0] if self.flat_targets else outputs, None)
         logits = outputs[:, self.columns]

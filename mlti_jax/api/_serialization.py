@@ -1,9 +1,9 @@
 """Saved learners: a manifest in JSON and plain arrays, safe to share.
 
 Reading executes nothing from the files: no pickle, no code. `manifest.json` names the
-file of the arrays and has its checksum. It is replaced last and atomically, so a
-directory always holds one complete learner. `read` checks every field, name, shape and
-dtype.
+file of the arrays and has its checksum and its own. It is replaced last and atomically,
+so a directory always holds one complete learner. `read` verifies both checksums and
+checks every field, name, shape and dtype.
 """
 
 from __future__ import annotations
@@ -23,6 +23,15 @@ from typing import Any, NamedTuple, get_type_hints
 import jax
 import numpy as np
 
+from mlti_jax._internal.storage import (
+    damaged,
+    digest,
+    is_temporary,
+    make_folder,
+    read_sealed_json,
+    write_file,
+    write_json,
+)
 from mlti_jax._version import __version__
 from mlti_jax.api._calibration import Calibration
 from mlti_jax.data import Inputs
@@ -33,14 +42,14 @@ from mlti_jax.strategies import Strategy, init_variables
 from mlti_jax.training._checkpoints import leaves_by_name, tree_from_leaves
 from mlti_jax.training._config import restore_config
 from mlti_jax.training._experiment import MethodFacts, make_method
-from mlti_jax.training._workdir import write_json
 from mlti_jax.types import PyTree
 
 MANIFEST = "manifest.json"
 _FORMAT = "mlti_jax learner"
-_VERSION = 1
+_VERSION = 2  # 1 has no checksum of the manifest
 _SETTINGS = ("label_sharing", "non_label_sharing", "regression")
 _DTYPES = ("uint8", "bool", "int32", "float16", "bfloat16", "float32")
+_ARRAYS = re.compile(r"arrays-[0-9a-f]{16}\.npz")
 _HEADER = 4096  # bytes that the file of an array may have in addition to its numbers
 
 
@@ -74,14 +83,14 @@ def write(saved: SavedLearner, path: str | os.PathLike[str]) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     content = buffer.getvalue()
-    digest = hashlib.sha256(content).hexdigest()
-    file = f"arrays-{digest[:16]}.npz"
+    checksum = hashlib.sha256(content).hexdigest()
+    file = f"arrays-{checksum[:16]}.npz"
     calibration = saved.calibration
     manifest = {
         "format": _FORMAT,
         "format_version": _VERSION,
         "package_version": __version__,
-        "arrays": {"file": file, "sha256": digest},
+        "arrays": {"file": file, "sha256": checksum},
         "facts": saved.facts._asdict(),
         "classes": list(saved.classes),
         "inputs": json.loads(saved.inputs.to_json()),
@@ -89,9 +98,9 @@ def write(saved: SavedLearner, path: str | os.PathLike[str]) -> None:
         "result": saved.result,
         "config": saved.config.to_dict(),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_bytes(folder / file, content)
-    write_json(folder / MANIFEST, manifest)
+    make_folder(folder)
+    write_file(folder / file, lambda target: target.write(content))
+    write_json(folder / MANIFEST, manifest, seal=True)
     for other in folder.glob("arrays-*.npz"):
         if other.name != file:
             other.unlink()
@@ -100,19 +109,18 @@ def write(saved: SavedLearner, path: str | os.PathLike[str]) -> None:
 def _check_target(folder: pathlib.Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give a directory to save the learner in")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+    if not folder.is_dir() or (folder / MANIFEST).is_file():
+        return
+    # What an interrupted `write` leaves may be written over.
+    others = [
+        path
+        for path in folder.iterdir()
+        if not (is_temporary(path) or _ARRAYS.fullmatch(path.name))
+    ]
+    if others:
         raise InputError(
             f"{folder} holds other files; give a new directory to save the learner in"
         )
-
-
-def _write_bytes(path: pathlib.Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 # ------------------------------------------------------------------------- reading
@@ -162,13 +170,9 @@ class _Manifest:
                 f"{folder} has no {MANIFEST}, so it is not a saved learner; give the "
                 "directory of one"
             )
-        try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(
-                f"{self.path} is damaged ({error}); copy the whole directory again"
-            ) from None
-        if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        advice = "copy the whole directory again"
+        found, seal = read_sealed_json(self.path, advice)
+        if found.get("format") != _FORMAT:
             raise InputError(
                 f"{self.path} is not a manifest of mlti_jax; give a directory written "
                 "by the method `save` of a fitted learner"
@@ -183,6 +187,9 @@ class _Manifest:
             )
         if version < 1:
             raise self.error("format_version", f"is {version}; expected 1 or more")
+        if (version > 1 or seal is not None) and seal != digest(found):
+            fault = "its content does not match its checksum"
+            raise damaged(self.path, fault, advice)
         self.value("package_version", str)
 
     def error(self, field: str, fault: str) -> InputError:
@@ -237,6 +244,8 @@ def _check_inputs(inputs: Inputs) -> None:
         raise InputError(f"mean, scale or columns are not of length {inputs.shape}")
     if inputs.mean and not np.isfinite([inputs.mean, inputs.scale]).all():
         raise InputError("mean or scale is not finite")
+    if inputs.scale and not min(inputs.scale) > 0:
+        raise InputError(f"scale is {min(inputs.scale)}; expected positive numbers")
     if (inputs.kind == SMILES) != (inputs.smiles is not None):
         raise InputError(f"kind is {inputs.kind}, but smiles is {inputs.smiles}")
 
@@ -297,7 +306,7 @@ def _read_arrays(manifest: _Manifest, template: Variables) -> Variables:
     """Return the variables after checking checksum, names, shapes, dtypes, values."""
     listed = manifest.value("arrays", dict)
     name = manifest.value("file", str, listed)
-    digest = manifest.value("sha256", str, listed)
+    expected = manifest.value("sha256", str, listed)
     path = manifest.folder / name
     if path.parent != manifest.folder or not path.is_file():
         raise InputError(
@@ -307,24 +316,24 @@ def _read_arrays(manifest: _Manifest, template: Variables) -> Variables:
     largest = sum(
         leaf.size * leaf.dtype.itemsize + _HEADER for leaf in jax.tree.leaves(template)
     )
-    damaged = InputError(
+    fault = InputError(
         f"{path} is damaged: its checksum is not that of {MANIFEST}; copy the whole "
         "directory again"
     )
     if path.stat().st_size > largest:
-        raise damaged
+        raise fault
     content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise damaged
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise fault
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             unpacked = sum(part.file_size for part in archive.infolist())
         if unpacked > largest:
-            raise damaged
+            raise fault
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             found = {key: file[key] for key in file.files}
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyError):
-        raise damaged from None
+        raise fault from None
     variables = tree_from_leaves(
         found, template, str(path), f"it does not match {MANIFEST}"
     )

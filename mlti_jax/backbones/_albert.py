@@ -22,7 +22,7 @@ from mlti_jax.backbones._albert_checkpoint import (
     load_pretrained,
     shapes,
 )
-from mlti_jax.backbones._stack import Context, Stack
+from mlti_jax.backbones._stack import Context, Stack, check_depth
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
@@ -200,6 +200,7 @@ def albert(
         )
     start = None if pretrained is None else load_pretrained(pretrained)
     config = AlbertConfig(**sizes) if start is None else start.config
+    check_depth(config.layers)
     repeated = (EncoderLayer(config, start),) * config.layers
     dense = Dense(config, start if pool == "first" else None)
     layers = (Embeddings(config, start), *repeated, Pool(pool), dense)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlti_jax.backbones._layers import ConvBlock
-from mlti_jax.backbones._stack import Stack
+from mlti_jax.backbones._stack import Stack, check_depth
 from mlti_jax.errors import InputError
 
 
@@ -27,4 +27,5 @@ def conv4(filters: int = 32, blocks: int = 4) -> Stack:
         raise InputError(
             f"conv4 needs filters and blocks >= 1, got {filters}, {blocks}"
         )
+    check_depth(blocks)
     return Stack(tuple(ConvBlock(filters) for _ in range(blocks)))

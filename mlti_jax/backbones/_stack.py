@@ -16,9 +16,11 @@ import flax.struct
 import jax
 
 from mlti_jax._internal.checks import unknown_name
+from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
+MAX_LAYERS = 256
 
 
 class LinearMap(NamedTuple):
@@ -81,6 +83,14 @@ class Context(flax.struct.PyTreeNode):
         return self.hook(linear)
 
 
+def check_depth(layers: int) -> None:
+    """Raise `InputError` for a network that would take hours to compile."""
+    if layers > MAX_LAYERS:
+        raise InputError(
+            f"a network of {layers} layers is too deep; use at most {MAX_LAYERS}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Stack:
     """Layers `0..L-1`; the input of layer l is `H^l`, so `H^0` is the network's input.
@@ -101,6 +111,9 @@ class Stack:
     layers: tuple[nn.Module, ...]
     tied: tuple[int, ...] | None = None
     dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_depth(len(self.layers))
 
     def with_compute_dtype(self, dtype: str) -> Stack:
         """Return a copy that computes in `float32` or `bfloat16`."""

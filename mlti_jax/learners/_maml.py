@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
+from mlti_jax._internal.checks import check_range
 from mlti_jax.backbones import Stack
 from mlti_jax.backbones._layers import Head
 from mlti_jax.errors import InputError
@@ -22,6 +23,7 @@ from mlti_jax.learners._update_rules import (
 
 # The layers that the paper adapts, except on Pose: last block and classifier.
 LAST_BLOCK_AND_HEAD = (-2, -1)
+_MAX_STEPS = 10_000
 
 
 class GradientOptions(TypedDict, total=False):
@@ -68,10 +70,11 @@ def gradient_learner(
       norm: batch-norm policy at test time, `batch` or `running`.
     """
     eval_steps = steps if eval_steps is None else eval_steps
-    if steps < 0 or eval_steps < 0 or not inner_learning_rate > 0:
+    for field, value in (("steps", steps), ("eval_steps", eval_steps)):
+        check_range(f"{field} of {name}", value, _MAX_STEPS, smallest=0)
+    if not inner_learning_rate > 0:
         raise InputError(
-            f"{name} needs steps and eval_steps >= 0 and a positive "
-            f"inner_learning_rate, got {steps}, {eval_steps} and {inner_learning_rate}"
+            f"{name} needs a positive inner_learning_rate, got {inner_learning_rate}"
         )
     stack = backbone.append(Head(outputs))
     return GradientLearner(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -13,20 +14,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from absl import logging
 
+from mlti_jax._internal.progress import say
+from mlti_jax._internal.storage import make_folder, reserve
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
 
 # Errors of the machine, not of the file: reading it again may succeed.
 _NOT_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)
+# The digest of all other leaves, uint8 [32], which is saved as a leaf itself.
+_DIGEST = "sha256"
+# Room on disk for a checkpoint, in addition to its numbers: metadata, file blocks.
+_BYTES_PER_LEAF, _BYTES_PER_CHECKPOINT = 4096, 2**17
 
 
 class Checkpoints:
     """Saved states in a directory, written in the background by Orbax.
 
     A state is stored as a flat dictionary from each leaf's path to its array, which can
-    be read without this package. `restore` skips incomplete checkpoints.
+    be read without this package, with the SHA-256 of all of them. `restore` verifies
+    it, skips incomplete and damaged checkpoints, and says so.
 
     Args:
       directory: where they are saved.
@@ -36,11 +43,12 @@ class Checkpoints:
     def __init__(self, directory: str | pathlib.Path, keep: int | None) -> None:
         self._directory = pathlib.Path(directory).absolute()
         self._keep = keep
+        make_folder(self._directory)
         self._manager = self._open()
 
     def _open(self) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=self._keep, enable_async_checkpointing=True, create=True
+            max_to_keep=self._keep, enable_async_checkpointing=True, create=False
         )
         return ocp.CheckpointManager(self._directory, options=options)
 
@@ -52,11 +60,21 @@ class Checkpoints:
         """Copy `state` and write it in the background.
 
         Does nothing if the step is already saved: steps are deterministic.
+
+        Raises:
+          OSError: if the disk has no room, or the directory is gone.
         """
         if step in self._manager.all_steps():
             return
         # Copied, since the training step reuses these buffers while Orbax writes.
         flat = {name: np.array(leaf) for name, leaf in leaves_by_name(state).items()}
+        size = sum(leaf.nbytes for leaf in flat.values())
+        # Orbax's threads would print a traceback for each leaf that does not fit.
+        reserve(
+            self._directory,
+            size + len(flat) * _BYTES_PER_LEAF + _BYTES_PER_CHECKPOINT,
+        )
+        flat[_DIGEST] = digest_of_leaves(flat)
         with self._disk_errors():
             self._manager.save(step, args=ocp.args.StandardSave(flat), force=True)
 
@@ -68,7 +86,9 @@ class Checkpoints:
     def restore(
         self, template: PyTree, step: int | None = None
     ) -> tuple[int, PyTree] | None:
-        """Return the newest readable state and its step, or None.
+        """Return the newest intact state and its step, or None.
+
+        A damaged checkpoint is set aside.
 
         Args:
           template: a state of the same structure and shapes.
@@ -78,20 +98,9 @@ class Checkpoints:
             if step is not None and saved != step:
                 continue
             try:
-                flat = self._manager.restore(saved, args=ocp.args.StandardRestore())
-            except Exception as error:  # Orbax raises many kinds for damaged files.
-                if isinstance(error, MemoryError) or (
-                    isinstance(error, OSError) and error.errno in _NOT_DAMAGE
-                ):
-                    raise
-                self._set_aside(saved, error)
-                continue
-            return saved, tree_from_leaves(
-                flat,
-                template,
-                f"checkpoint {self._directory / str(saved)}",
-                "use another work directory",
-            )
+                return saved, read_checkpoint(self._directory, saved, template)
+            except DamagedError as error:
+                self._set_aside(saved, str(error))
         return None
 
     def wait(self) -> None:
@@ -111,28 +120,80 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            if "RESOURCE_EXHAUSTED" in str(error) or "No space left" in str(error):
-                raise OSError(
-                    errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory)
-                ) from error
-            raise
+            if not self._directory.is_dir():
+                code = errno.ENOENT
+            elif "RESOURCE_EXHAUSTED" in str(error) or "No space left" in str(error):
+                code = errno.ENOSPC
+            elif "File too large" in str(error):
+                code = errno.EFBIG
+            else:
+                raise
+            raise OSError(code, os.strerror(code), str(self._directory)) from error
 
-    def _set_aside(self, step: int, error: Exception) -> None:
+    def _set_aside(self, step: int, fault: str) -> None:
         """Rename a damaged checkpoint, so the step can be saved again."""
-        damaged = self._directory / str(step)
+        found = self._directory / str(step)
         target = self._directory.parent / f"damaged-{self._directory.name}-{step}"
         while target.exists():
             target = target.with_name(target.name + "-again")
-        logging.warning(
-            "cannot read checkpoint %s (%s); renamed it to %s, continuing with an "
-            "earlier one if possible",
-            damaged,
-            (str(error).splitlines() or [type(error).__name__])[0][:200],
-            target,
+        say(
+            f"checkpoint {found} is damaged ({fault}); renamed it to {target}, "
+            "continuing with an earlier one if possible"
         )
         self._manager.close()
-        damaged.rename(target)
+        found.rename(target)
         self._manager = self._open()
+
+
+class DamagedError(Exception):
+    """A checkpoint was read and found to be damaged."""
+
+
+def read_checkpoint(directory: pathlib.Path, step: int, template: PyTree) -> PyTree:
+    """Read one state of `Checkpoints` and verify it; nothing on disk is changed.
+
+    Args:
+      directory: the directory of the checkpoints, absolute.
+      step: the saved step.
+      template: a state of the same structure and shapes.
+
+    Raises:
+      DamagedError: if the files are incomplete or do not match their checksum.
+      InputError: if the state belongs to another model.
+    """
+    path = directory / str(step)
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            flat = dict(checkpointer.restore(path / "default"))
+    except Exception as error:  # Orbax raises many kinds for damaged files.
+        # Only what was read and found wrong is damaged.
+        if isinstance(error, MemoryError | jax.errors.JaxRuntimeError) or (
+            isinstance(error, OSError) and error.errno in _NOT_DAMAGE
+        ):
+            raise
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise DamagedError(lines[0][:200]) from error
+    found = flat.pop(_DIGEST, None)
+    if found is None:
+        say(
+            f"checkpoint {path} has no checksum, since an earlier version has saved "
+            "it; it is used unverified"
+        )
+    elif not np.array_equal(found, digest_of_leaves(flat)):
+        raise DamagedError("its content does not match its checksum")
+    return tree_from_leaves(
+        flat, template, f"checkpoint {path}", "use another work directory"
+    )
+
+
+def digest_of_leaves(leaves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the SHA-256 of names, dtypes, shapes and bytes, uint8 `[32]`."""
+    sha256 = hashlib.sha256()
+    for name in sorted(leaves):
+        leaf = np.asarray(leaves[name])
+        sha256.update(f"{name} {leaf.dtype} {leaf.shape}\n".encode())
+        sha256.update(leaf.tobytes())
+    return np.frombuffer(sha256.digest(), np.uint8)
 
 
 class InMemoryCheckpoints:

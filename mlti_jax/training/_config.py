@@ -21,8 +21,8 @@ from mlti_jax.strategies._registry import STRATEGIES
 
 # Fields that accept None although their default is a number: all remaining samples.
 _OPTIONAL = ("eval.queries",)
-# Former options, which never changed a result: ignored in saved configs.
-_REMOVED = ("unroll",)
+# Options that never change a result, the first a former one: ignored in saved configs.
+_WITHOUT_EFFECT = ("unroll", "compilation_cache")
 _MAX_WAYS = 5  # classes per task, if they are drawn from more
 _CONV4_BLOCKS = 4  # each halves an image
 
@@ -37,8 +37,9 @@ def base_config() -> ConfigDict:
     return ConfigDict(
         {
             "seed": 0,
-            # Directory of compiled programs: "beside" the work directory, "off", a path
-            "compilation_cache": "beside",
+            # Where compiled programs are kept: "user" for a private folder in the
+            # user's cache directory, "off", or a path that contains a /
+            "compilation_cache": "user",
             "dataset": {"name": ""},
             "backbone": {"name": "", **_sections(BACKBONES)},
             "learner": {
@@ -148,19 +149,19 @@ def restore_config(saved: Mapping[str, Any]) -> ConfigDict:
         for name, value in saved["dataset"].items()
     }
     others = {name: value for name, value in saved.items() if name != "dataset"}
-    set_fields(config, drop_removed(flat_fields(others)))
+    set_fields(config, drop_without_effect(flat_fields(others)))
     with config.unlocked():
         config.dataset = dataset
     config.lock()
     return config
 
 
-def drop_removed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields by full name, without those that no longer exist."""
+def drop_without_effect(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields by full name, without those that never change a result."""
     return {
         name: value
         for name, value in fields.items()
-        if name.rpartition(".")[2] not in _REMOVED
+        if name.rpartition(".")[2] not in _WITHOUT_EFFECT
     }
 
 
@@ -178,11 +179,21 @@ def _nearest(name: str, known: list[str]) -> str:
 # ------------------------------------------------------------ choices from the data
 
 
-def fill_in(config: ConfigDict, splits: Splits) -> tuple[ConfigDict, list[str]]:
+def fill_in(
+    config: ConfigDict,
+    splits: Splits,
+    deepest_layer: Callable[[ConfigDict, Splits], int],
+) -> tuple[ConfigDict, list[str]]:
     """Choose what a config leaves open: `task.ways`, the network, the interpolation.
 
     A config leaves them open with `task.ways=None`, an empty `backbone.name` and an
     empty `interpolation.method`.
+
+    Args:
+      config: the config.
+      splits: the data.
+      deepest_layer: returns the deepest layer at which the learner of a config, with
+        its network chosen, can interpolate tasks.
 
     Returns:
       The config, a copy if anything was open, and notes for the user.
@@ -201,19 +212,30 @@ def fill_in(config: ConfigDict, splits: Splits) -> tuple[ConfigDict, list[str]]:
             # A config may ask for fewer blocks than possible.
             value = min(value, config.backbone[name][option])
             chosen[f"backbone.{name}.{option}"] = value
+    config = _with_fields(config, chosen)
     if not method:
-        for name, value in choose_interpolation(splits).items():
-            chosen[f"interpolation.{name}"] = value
+        interpolation = choose_interpolation(splits)
+        layers, deepest = interpolation["layers"], deepest_layer(config, splits)
+        # If none exists, the error of the first choice is raised later.
+        existing = tuple(layer for layer in layers if layer <= deepest)
+        interpolation["layers"] = existing or layers
+        fields = {f"interpolation.{name}": v for name, v in interpolation.items()}
+        config, chosen = _with_fields(config, fields), chosen | fields
+    text = ", ".join(f"{field}={value}" for field, value in chosen.items())
+    return config, [f"chosen from the data: {text}"]
+
+
+def _with_fields(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
+    """Return a copy of a config with other values, of any type."""
     config = config.copy_and_resolve_references()
     with config.unlocked(), config.ignore_type():
-        for field, value in chosen.items():
+        for field, value in fields.items():
             *sections, name = field.split(".")
             place = config
             for section in sections:
                 place = place[section]
             place[name] = value
-    fields = ", ".join(f"{field}={value}" for field, value in chosen.items())
-    return config, [f"chosen from the data: {fields}"]
+    return config
 
 
 def choose_ways(splits: Splits) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from mlti_jax.data import sample_task
 from mlti_jax.data._pools import Pool, take_inputs
+from mlti_jax.errors import InputError
 from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.learners._base import shared_features
 from mlti_jax.parallel import Plan, map_tasks
@@ -82,7 +83,12 @@ class Evaluator:
             task, key = task_and_key
             context = task_context(self.strategy, variables, key, train=False)
             _, aux = self.learner.loss(variables, task, context, layer)
-            return aux.replace(state=(), loss_before=(), outputs_before=())
+            # The accuracy of outputs that are NaN would look like any other.
+            finite = jnp.isfinite(aux.outputs).all()
+            metric = jnp.where(finite, aux.metric, jnp.nan)
+            return aux.replace(
+                metric=metric, state=(), loss_before=(), outputs_before=()
+            )
 
         return map_tasks(one_task, self.plan)(variables, tasks_and_keys)
 
@@ -137,10 +143,23 @@ class Evaluator:
           key: fixes the tasks.
           num_tasks: number of tasks.
           on_pass: called after each pass with the number of tasks that it evaluated.
+
+        Raises:
+          InputError: if the outputs or the metric of a task are not finite.
         """
-        metrics = []
-        for _, aux, number in self._passes(variables, pool, key, num_tasks):
-            metrics.append(np.asarray(aux.metric)[:number])
+        metrics: list[np.ndarray] = []
+        for tasks, aux, number in self._passes(variables, pool, key, num_tasks):
+            values = np.asarray(aux.metric)[:number]
+            wrong = np.flatnonzero(~np.isfinite(values))
+            if len(wrong):
+                domain = int(tasks.domain[wrong[0]])
+                source = getattr(pool, "domains", ())[domain : domain + 1]
+                raise InputError(
+                    f"the outputs for task {sum(map(len, metrics)) + wrong[0]}"
+                    f"{f' of {source[0]!r}' if source else ''} are not finite; check "
+                    "the samples and targets there for very large values"
+                )
+            metrics.append(values)
             on_pass(number)
         return np.concatenate(metrics)
 

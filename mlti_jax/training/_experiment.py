@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from mlti_jax import backbones, data, learners, strategies
-from mlti_jax._internal.checks import unknown_name
+from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, RegressionPool, Splits
 from mlti_jax.data._pools import Pool, check_episode
@@ -26,9 +26,12 @@ from mlti_jax.strategies._objective import check_layers, tasks_per_step
 from mlti_jax.strategies._registry import check_applicable, parse
 from mlti_jax.training._config import fill_in
 from mlti_jax.training._evaluation import Evaluator
+from mlti_jax.training._memory import check_memory, step_bytes
 from mlti_jax.training._step import Episode, TrainState, init_state
-from mlti_jax.types import Array
+from mlti_jax.types import Array, Task
 
+# Seeds are the largest integers of a config.
+_LARGEST = 2**32 - 1
 # Purposes of randomness; each is folded into its own key.
 INIT, TRAIN = 0, 1
 VALIDATION, TEST = 0, 1
@@ -68,15 +71,18 @@ class Experiment:
 
     def init_state(self) -> TrainState:
         """Return the state before the first step."""
-        task = data.sample_task(
-            self.splits.train, jax.random.key(0), **self.episode._asdict()
-        )
         return init_state(
             self.learner,
             self.strategy,
             self.optimiser,
             self.key(INIT),
-            task.support.x,
+            self.sample_task().support.x,
+        )
+
+    def sample_task(self) -> Task:
+        """Return a training task, always the same one."""
+        return data.sample_task(
+            self.splits.train, jax.random.key(0), **self.episode._asdict()
         )
 
     def data_facts(self) -> dict[str, Any]:
@@ -146,7 +152,7 @@ def build(
             f"{splits.name} has no test tasks; name some, or a fraction such as "
             "test=0.2 (on the command line --config.dataset.test=0.2)"
         )
-    config, chosen = fill_in(config, splits)
+    config, chosen = fill_in(config, splits, _deepest_layer)
     notes = [splits.summary if splits.details else splits.note, *chosen]
     episode = Episode(config.task.ways, config.task.shots, config.task.queries)
     eval_episode = episode._replace(queries=config.eval.queries)
@@ -185,9 +191,26 @@ def build(
         plan=plan,
         notes=tuple(notes),
     )
-    # Raises errors of initialization here, before a work directory is created.
-    jax.eval_shape(experiment.init_state)
+    _check_size(experiment)
     return experiment
+
+
+def _check_size(experiment: Experiment) -> None:
+    """Raise `InputError` here for what cannot be initialized or run.
+
+    Nothing is computed, and no work directory exists yet.
+    """
+    state = jax.eval_shape(experiment.init_state)
+    tasks = tasks_per_step(experiment.strategy, experiment.config.train.meta_batch_size)
+    devices = max(1, len(experiment.plan.devices))
+    share = -(-tasks // devices)
+    at_once = min(share, experiment.plan.tasks_per_pass or share)
+    task = jax.eval_shape(experiment.sample_task)
+    sets = (task.support.x, task.query.x)
+    needed = step_bytes(
+        experiment.learner, state, state.variables, sets, share, at_once
+    )
+    check_memory(needed, devices)
 
 
 class MethodFacts(NamedTuple):
@@ -215,11 +238,11 @@ class MethodFacts(NamedTuple):
         return cls(splits.setting, ways, groups, len(pool.classes))
 
 
-def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
-    """Build the learner and the strategy of a config, without data."""
+def make_learner(config: Any, facts: MethodFacts) -> Learner:
+    """Build the learner of a config, without data."""
     network = config.backbone.name
     regression = facts.setting == "regression"
-    learner = learners.make(
+    return learners.make(
         config.learner.name,
         backbones.make(
             network, **_options(config.backbone.get(network, {}))
@@ -229,6 +252,17 @@ def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
         facts={"base_groups": facts.base_groups, "base_classes": facts.base_classes},
         **_options(config.learner.get(config.learner.name, {})),
     )
+
+
+def _deepest_layer(config: Any, splits: Splits) -> int:
+    """Return the deepest layer at which a config's learner can interpolate tasks."""
+    learner = make_learner(config, MethodFacts.of(splits, config.task.ways))
+    return learner.deepest_mixing_layer
+
+
+def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
+    """Build the learner and the strategy of a config, without data."""
+    learner = make_learner(config, facts)
     names = parse(config.strategy.name)
     check_applicable(config.strategy.name, config.learner.name)
     strategy = strategies.make(
@@ -268,20 +302,22 @@ def _fit_to_builtin(episode: Episode, splits: Splits) -> tuple[Episode, list[str
     return episode._replace(queries=left), [note]
 
 
-def _check_finite(section: Any, path: str) -> None:
-    """Raise `InputError` if a number in any field is infinite or NaN."""
+def _check_numbers(section: Any, path: str) -> None:
+    """Raise `InputError` if a number in any field is not finite, or out of range."""
     for name, value in section.items():
         field = f"{path}.{name}"
         if hasattr(value, "items"):
-            _check_finite(value, field)
+            _check_numbers(value, field)
             continue
         for number in value if isinstance(value, tuple | list) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise InputError(f"{field} must be finite, got {number}")
+            if isinstance(number, int) and not -_LARGEST <= number <= _LARGEST:
+                raise InputError(f"{field} must be at most {_LARGEST}, got {number}")
 
 
 def _check_config(config: Any) -> None:
-    _check_finite(config, "config")
+    _check_numbers(config, "config")
     positive = {
         "train.steps": config.train.steps,
         "train.meta_batch_size": config.train.meta_batch_size,
@@ -295,11 +331,8 @@ def _check_config(config: Any) -> None:
         if not value > 0:
             raise InputError(f"config.{name} must be positive, got {value}")
     for name in ("num_tasks", "validation_tasks"):
-        if config.eval[name] < 2:
-            raise InputError(
-                f"config.eval.{name} must be 2 or more for an interval, got "
-                f"{config.eval[name]}"
-            )
+        # At least 2, for an interval.
+        check_range(f"config.eval.{name}", config.eval[name], 10**7, smallest=2)
     for name, seed in (("seed", config.seed), ("eval.seed", config.eval.seed)):
         if not 0 <= seed < 2**32:
             raise InputError(f"config.{name} must be from 0 to 2^32 - 1, got {seed}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import numpy as np
 
 from mlti_jax._internal.locks import locked
 from mlti_jax._internal.progress import Progress, format_metric, say, stop_signal
+from mlti_jax._internal.storage import make_folder, write_json
 from mlti_jax.data._pools import Pool
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.learners import Variables
@@ -28,10 +30,11 @@ from mlti_jax.training._experiment import TEST, TRAIN, VALIDATION, Experiment
 from mlti_jax.training._metrics import MetricsWriter
 from mlti_jax.training._step import TrainState, make_run_steps
 from mlti_jax.training._workdir import (
+    RESULT,
+    check_config,
     open_workdir,
-    read_json,
+    read_result,
     tested_variables,
-    write_json,
 )
 from mlti_jax.types import Array
 
@@ -96,16 +99,31 @@ def _run_or_skip(
 ) -> tuple[dict[str, Any], Variables | None]:
     """Run an experiment; the variables are None if it was finished before."""
     config = json.loads(experiment.config.to_json_best_effort())
-    open_workdir(workdir, {**config, "data": experiment.data_facts()})
+    config = {**config, "data": experiment.data_facts()}
+    make_folder(workdir, f"--workdir={workdir}")
+    # Shown without the lock, so that the disk may be read-only.
+    if (result := _finished(workdir, config)) is not None:
+        return result, None
     with locked(workdir, "--workdir"), stop_signal() as stopped:
-        if (workdir / "results.json").exists():
-            say(f"{workdir} holds a finished run of this config; nothing to train")
-            return read_json(workdir / "results.json"), None
+        # Another process may have finished the run in between.
+        if (result := _finished(workdir, config)) is not None:
+            return result, None
+        open_workdir(workdir, config)
         result, variables = _train_and_test(experiment, workdir, stopped)
-        write_json(workdir / "results.json", result)
+        write_json(workdir / RESULT, result, seal=True)
         if number := stopped():
             raise Interrupted(number, result["train_steps"])
         return result, variables
+
+
+def _finished(workdir: pathlib.Path, config: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the result of a finished run of a config; None if it is not finished."""
+    if not os.path.lexists(workdir / RESULT):
+        return None
+    check_config(workdir, config)
+    result = read_result(workdir)
+    say(f"{workdir} holds a finished run of this config; nothing to train")
+    return result
 
 
 def _train_and_test(
@@ -151,7 +169,7 @@ class _Run:
         stack.callback(self.last.close)
         self.best = Checkpoints(folder / "best", _KEPT_BEST)
         stack.callback(self.best.close)
-        self.state = self._restore_or_init(self.last)
+        self.state = self._restore_or_init(self.last, self.best)
         self.metrics = MetricsWriter(workdir, int(self.state.step))
         stack.callback(self.metrics.close)
 
@@ -165,15 +183,31 @@ class _Run:
 
     # ---------------------------------------------------------------- training
 
-    def _restore_or_init(self, last: Checkpoints) -> TrainState:
-        state = self.experiment.init_state()
-        saved = last.restore(state)
-        if saved is None:
+    def _restore_or_init(self, last: Checkpoints, best: Checkpoints) -> TrainState:
+        """Return the newest state whose best variables can be read too.
+
+        Training from an earlier state repeats what a damaged file has lost: steps are
+        deterministic.
+        """
+        initial = self.experiment.init_state()
+        for step in reversed(last.steps()):
+            saved = last.restore(initial, step)
+            if saved is None:
+                continue
+            state = saved[1]
+            best_step = int(state.best_step)
+            if best_step >= 0 and best.restore(initial.variables, best_step) is None:
+                say(
+                    f"cannot resume from step {step}: its best variables, of step "
+                    f"{best_step}, are lost"
+                )
+                continue
+            say(f"resuming from step {step}")
+            self.saved = (step, int(state.validated_step))
             return state
-        step, state = saved
-        say(f"resuming from step {step}")
-        self.saved = (step, int(state.validated_step))
-        return state
+        if last.steps():
+            say("starting again from step 0, since no saved state is complete")
+        return initial
 
     def _train(self) -> None:
         experiment, config = self.experiment, self.experiment.config
@@ -370,9 +404,16 @@ class _Run:
                 self._save(int(self.state.step))
                 self._stop(number)
 
-        values = self.experiment.evaluator(variables, pool, key, num_tasks, on_pass)
-        bar.close()
-        return values
+        try:
+            return self.experiment.evaluator(variables, pool, key, num_tasks, on_pass)
+        except InputError as error:
+            step = int(self.state.step)
+            self._save(step)
+            if self.last is not None:
+                self.last.wait()
+            raise InputError(f"cannot {label} at step {step}: {error}") from error
+        finally:
+            bar.close()
 
 
 class _Clock:

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import pathlib
+import shutil
 import time
+import zlib
 from collections.abc import Mapping
 from typing import Any
+
+from mlti_jax._internal.progress import say
+from mlti_jax._internal.storage import (
+    make_folder,
+    read_regular,
+    write_file,
+    write_text,
+)
+
+_CRC = "crc32"
+_MAX_BYTES = 2**30
 
 
 class MetricsWriter:
     """Writes `metrics.jsonl` and TensorBoard events into a work directory.
 
-    Events are written immediately, without TensorBoard's usual background thread: that
-    thread dies on a full disk, and the run would then wait forever for its queue.
+    Each line of `metrics.jsonl` ends with the CRC-32 of its other fields. Events are
+    written immediately, without TensorBoard's usual background thread: that thread dies
+    on a full disk, and the run would then wait forever for its queue. Test metrics have
+    a folder of events of their own, `tensorboard/test`, which is written again if a run
+    is tested again.
 
     Args:
       workdir: the directory.
@@ -24,17 +40,14 @@ class MetricsWriter:
 
     def __init__(self, workdir: str | pathlib.Path, step: int = 0) -> None:
         # Slow to import: tensorboardX also imports PyTorch if that is installed.
-        from tensorboardX import summary
-        from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-        self._event, self._scalar = Event, summary.scalar
-        self._path = pathlib.Path(workdir) / "metrics.jsonl"
-        _keep_until(self._path, step)
-        self._file = open(self._path, "a", encoding="utf-8")
-        events = pathlib.Path(workdir) / "tensorboard"
-        events.mkdir(exist_ok=True)
-        self._events = EventsWriter(str(events / "events"))
+        workdir = pathlib.Path(workdir)
+        path, self._events_dir = workdir / "metrics.jsonl", workdir / "tensorboard"
+        _keep_until(path, step)
+        make_folder(self._events_dir)
+        self._file = open(path, "a", encoding="utf-8")
+        self._events = _open_events(self._events_dir)
         # TensorBoard then drops the events of later steps.
         start = SessionLog(status=SessionLog.START)
         self._events.write_event(Event(step=step + 1, session_log=start))
@@ -42,13 +55,17 @@ class MetricsWriter:
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Write the `values` of a `split` (train, validation or test) at a step."""
         line = {"step": step, "split": split, **values}
-        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._file.write(json.dumps({**line, _CRC: _crc(line)}, allow_nan=False) + "\n")
         self._file.flush()
-        for name, value in values.items():
-            scalar = self._scalar(f"{split}/{name}", value)
-            event = self._event(step=step, summary=scalar, wall_time=time.time())
-            self._events.write_event(event)
-        self._events.flush()
+        if split != "test":
+            _write_events(self._events, step, split, values)
+            return
+        folder = self._events_dir / "test"
+        shutil.rmtree(folder, ignore_errors=True)
+        make_folder(folder)
+        events = _open_events(folder)
+        _write_events(events, step, split, values)
+        events.close()
 
     def close(self) -> None:
         """Close both files."""
@@ -56,27 +73,80 @@ class MetricsWriter:
         self._events.close()
 
 
+def _open_events(folder: pathlib.Path) -> Any:
+    from tensorboardX.event_file_writer import EventsWriter
+
+    return EventsWriter(str(folder / "events"))
+
+
+def _write_events(
+    events: Any, step: int, split: str, values: Mapping[str, float]
+) -> None:
+    from tensorboardX import summary
+    from tensorboardX.proto.event_pb2 import Event
+
+    for name, value in values.items():
+        scalar = summary.scalar(f"{split}/{name}", value)
+        events.write_event(Event(step=step, summary=scalar, wall_time=time.time()))
+    events.flush()
+
+
 def read(path: str | pathlib.Path) -> list[dict[str, Any]]:
-    """Return the lines of a metrics file, up to the first incomplete one."""
-    lines = []
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            try:
-                lines.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+    """Return the intact lines of a metrics file, without their checksums."""
+    lines, _ = _read_lines(pathlib.Path(path))
     return lines
 
 
+def _read_lines(path: pathlib.Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the intact lines of a metrics file, and the number of damaged ones.
+
+    Half a line at the end, which a killed run leaves, does not count as damaged.
+    """
+    *complete, rest = read_regular(path, _MAX_BYTES).split(b"\n")
+    parsed = [_parse_line(line) for line in complete]
+    damaged = parsed.count(None)
+    lines = [line for line in (*parsed, _parse_line(rest)) if line is not None]
+    return lines, damaged
+
+
+def _parse_line(content: bytes) -> dict[str, Any] | None:
+    """Return the fields of a line; None if it is damaged."""
+    try:
+        line = json.loads(content)
+        crc = line.pop(_CRC, None)
+        numbers = [value for name, value in line.items() if name != "split"]
+        intact = (
+            isinstance(line["step"], int)
+            and isinstance(line["split"], str)
+            and all(math.isfinite(number) for number in numbers)
+            # Lines of earlier versions have no checksum.
+            and crc in (None, _crc(line))
+        )
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return None
+    return line if intact else None
+
+
+def _crc(line: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(line).encode())
+
+
 def _keep_until(path: pathlib.Path, step: int) -> None:
+    """Remove the lines after a step, and set a damaged file aside."""
     if not path.exists():
         return
-    kept = [
-        line for line in read(path) if line["step"] <= step and line["split"] != "test"
-    ]
-    replacement = path.with_suffix(".tmp")
-    replacement.write_text("".join(json.dumps(line) + "\n" for line in kept))
-    os.replace(replacement, path)
+    lines, damaged = _read_lines(path)
+    kept = [line for line in lines if line["step"] <= step and line["split"] != "test"]
+    if damaged:
+        aside = path.with_name(f"damaged-{path.name}")
+        say(
+            f"{path} has {damaged} damaged lines, which are left out; the file as it "
+            f"was is {aside}"
+        )
+        content = path.read_bytes()
+        write_file(aside, lambda file: file.write(content))
+    text = "".join(json.dumps({**line, _CRC: _crc(line)}) + "\n" for line in kept)
+    write_text(path, text)
 
 
 def format_interval(metric: str, mean: float, ci95: float, sign: str = "") -> str:

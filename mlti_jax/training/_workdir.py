@@ -1,72 +1,65 @@
-"""A run's work directory: JSON files, the check of its config, tested variables."""
+"""A run's work directory: its config, its result, the variables that it tested."""
 
 from __future__ import annotations
 
 import json
-import os
+import math
 import pathlib
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from mlti_jax._internal.storage import (
+    damaged,
+    read_json,
+    remove_temporary,
+    write_json,
+)
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Variables
-from mlti_jax.training._checkpoints import Checkpoints
-from mlti_jax.training._config import drop_removed, flat_fields
+from mlti_jax.training._checkpoints import DamagedError, read_checkpoint
+from mlti_jax.training._config import drop_without_effect, flat_fields
 from mlti_jax.training._experiment import Experiment
 
-
-def write_json(path: pathlib.Path, value: object) -> None:
-    """Write a JSON file atomically, with each list of numbers on one line."""
-    text = json.dumps(value, indent=2, allow_nan=False)
-    # JSON strings contain no line breaks, so a match is always a list.
-    text = re.sub(r"\[\n[-+.eE\d,\s]*\]", _on_one_line, text)
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _on_one_line(numbers: re.Match[str]) -> str:
-    return f"[{', '.join(numbers.group()[1:-1].replace(',', ' ').split())}]"
-
-
-def read_json(path: pathlib.Path) -> Any:
-    """Read a JSON file; raise `InputError` if it is not valid."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} is not valid JSON ({error}); use another work directory"
-        ) from None
+CONFIG, RESULT = "config.json", "results.json"
+# Fields of a result that programs read, with their types.
+_RESULT_FIELDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("dataset", "learner", "strategy", "metric", "checkpoint"), str),
+    **dict.fromkeys(("ways", "shots", "seed", "step", "train_steps"), int),
+    "num_tasks": int,
+    "source": (str, type(None)),
+    **dict.fromkeys(("mean", "ci95"), (int, float)),
+    "per_task": list,
+}
 
 
 def open_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-    """Create a work directory with its `config.json`, or check that it is the same.
+    """Write the config of a new run, or check that of a run to resume.
 
-    Raises `InputError` if the directory holds a run of another config.
+    The caller must hold the lock of the directory.
+
+    Raises:
+      InputError: if the directory holds a run of another config.
+    """
+    remove_temporary(workdir)
+    if (workdir / CONFIG).exists():
+        check_config(workdir, config)
+        return
+    if (workdir / "checkpoints").exists():
+        raise InputError(
+            f"{workdir} has checkpoints but no {CONFIG}; use another --workdir"
+        )
+    write_json(workdir / CONFIG, json.loads(json.dumps(config)), seal=True)
+
+
+def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+    """Raise `InputError` if a work directory holds a run of another config.
 
     Args:
       workdir: the directory.
       config: a nested dictionary of plain values.
     """
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise InputError(f"--workdir={workdir} is a file, not a directory") from None
-    path = workdir / "config.json"
-    config = json.loads(json.dumps(config))
-    if not path.exists():
-        if (workdir / "checkpoints").exists():
-            raise InputError(
-                f"{workdir} has checkpoints but no config.json; use another --workdir"
-            )
-        write_json(path, config)
-        return
-    saved = drop_removed(flat_fields(read_json(path)))
-    given = drop_removed(flat_fields(config))
+    saved = drop_without_effect(flat_fields(read_config(workdir)))
+    given = drop_without_effect(flat_fields(json.loads(json.dumps(config))))
     differences = [
         f"{name}: {saved.get(name, 'absent')!r} -> {given.get(name, 'absent')!r}"
         for name in sorted({*saved, *given})
@@ -78,6 +71,31 @@ def open_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
             "the same config to resume it. The differences (saved -> given):\n  "
             + "\n  ".join(differences)
         )
+
+
+def read_config(workdir: pathlib.Path) -> dict[str, Any]:
+    """Return the verified content of `config.json`."""
+    return read_json(
+        workdir / CONFIG, "restore it from a copy, or use another --workdir"
+    )
+
+
+def read_result(workdir: pathlib.Path) -> dict[str, Any]:
+    """Return the verified content of `results.json`.
+
+    Raises:
+      InputError: if it is damaged or not the result of a run.
+    """
+    path = workdir / RESULT
+    advice = "remove it and run the same command again, which repeats only the test"
+    result = read_json(path, advice)
+    for name, kind in _RESULT_FIELDS.items():
+        if name not in result or not isinstance(result[name], kind):
+            fault = f"{name} is {result.get(name, 'missing')!r}"
+            raise damaged(path, fault[:200], advice)
+    if not all(math.isfinite(result[name]) for name in ("mean", "ci95")):
+        raise damaged(path, "mean or ci95 is not finite", advice)
+    return result
 
 
 def tested_variables(
@@ -93,23 +111,16 @@ def tested_variables(
       The variables, and the step at which they were saved.
     """
     workdir = pathlib.Path(workdir)
-    result = read_json(workdir / "results.json")
+    result = read_result(workdir)
     kind, step = result["checkpoint"], result["step"]
-    folder = workdir / "checkpoints" / kind
+    folder = workdir.absolute() / "checkpoints" / kind
     template = experiment.init_state()
-    saved = None
-    if folder.is_dir():
-        checkpoints = Checkpoints(folder, keep=None)
-        try:
-            saved = checkpoints.restore(
-                template.variables if kind == "best" else template, step
-            )
-        finally:
-            checkpoints.close()
-    if saved is None:
+    try:
+        if kind == "best":
+            return read_checkpoint(folder, step, template.variables), step
+        return read_checkpoint(folder, step, template).variables, step
+    except DamagedError as error:
         raise InputError(
-            f"cannot read the checkpoint of step {step} in {folder}; run the "
+            f"cannot read the checkpoint of step {step} in {folder} ({error}); run the "
             "experiment again in another --workdir"
-        )
-    state = saved[1]
-    return (state if kind == "best" else state.variables), step
+        ) from error

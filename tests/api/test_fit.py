@@ -66,7 +66,7 @@ def test_fit_gives_what_the_command_gives_bit_for_bit(tmp_path):
     _, variables, _ = finished_run.load(tmp_path / "run")
     chex.assert_trees_all_equal(learner.variables, variables)
     result = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert learner.result == result
+    assert learner.result == {k: v for k, v in result.items() if k != "sha256"}
 
 
 @pytest.mark.slow

@@ -32,8 +32,12 @@ def manifest(folder):
 
 
 def change_manifest(folder, change):
+    """Changes the manifest, and its checksum with it."""
     found = manifest(folder)
+    del found["sha256"]
     change(found)
+    text = json.dumps(found, sort_keys=True, separators=(",", ":"))
+    found["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(found))
 
 
@@ -112,7 +116,7 @@ def test_the_files_are_plain(tmp_path):
         kernel = file["params.model.0.kernel"]
     np.testing.assert_array_equal(kernel, fit.variables.params["model"][0]["kernel"])
     found = manifest(tmp_path)
-    assert found["format_version"] == 1
+    assert found["format_version"] == 2
     assert found["package_version"] == mlti_jax.__version__
     assert found["inputs"]["leaves"] == [["", [6], "float32"]]
     assert found["calibration"]["temperature"] == fit.temperature
@@ -136,7 +140,7 @@ def test_saving_replaces_a_learner_and_nothing_else(tmp_path):
 def test_a_save_that_is_cut_short_leaves_the_learner_before(tmp_path, monkeypatch):
     fitted("protonet").save(tmp_path)
 
-    def cut_short(*args):
+    def cut_short(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(serialization, "write_json", cut_short)
@@ -226,16 +230,50 @@ def test_foreign_files(saved):
     (saved / "manifest.json").write_text('{"format": "another"}')
     expect(saved, "not a manifest of mlti_jax")
     (saved / "manifest.json").write_text("[1, 2]")
-    expect(saved, "not a manifest of mlti_jax")
+    expect(saved, "expected a dictionary, found a list")
     (saved / "manifest.json").write_bytes(b"\xff\xfe\x00")
     expect(saved, "is damaged")
 
 
 def test_other_versions(saved):
-    change_manifest(saved, lambda m: m.update(format_version=2, package_version="9.0"))
-    expect(saved, "saved in format 2 by mlti_jax 9.0.*update mlti_jax")
+    change_manifest(saved, lambda m: m.update(format_version=3, package_version="9.0"))
+    expect(saved, "saved in format 3 by mlti_jax 9.0.*update mlti_jax")
     change_manifest(saved, lambda m: m.update(format_version=0))
     expect(saved, "format_version is 0")
+
+
+EDITS = {
+    "classes": lambda m: m.update(classes=["x", *m["classes"][1:]]),
+    "label_names": lambda m: m["inputs"].update(label_names=["x", "y"]),
+    "scale": lambda m: m["inputs"].update(mean=[0.0] * 6, scale=[2.0] * 6),
+    "result": lambda m: m["result"].update(mean=0.99),
+    "temperature": lambda m: m["calibration"].update(temperature=2.0),
+    "seal": lambda m: m.pop("sha256"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_manifest_is_refused(saved, edit):
+    found = manifest(saved)
+    EDITS[edit](found)
+    (saved / "manifest.json").write_text(json.dumps(found))
+    expect(saved, "manifest.json is damaged .its content does not match its checksum")
+
+
+def test_the_first_format_has_no_checksum_of_the_manifest(saved):
+    found = manifest(saved)
+    del found["sha256"]
+    found["format_version"] = 1
+    (saved / "manifest.json").write_text(json.dumps(found))
+    mlti_jax.load(saved)
+
+
+def test_what_an_interrupted_save_leaves_is_written_over(saved):
+    learner = mlti_jax.load(saved)
+    (saved / "manifest.json").unlink()
+    (saved / ".0123456789abcdef.tmp").write_text("half")
+    learner.save(saved)
+    mlti_jax.load(saved)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +314,15 @@ def test_every_field_is_checked(saved, field):
         (lambda m: m["inputs"].update(leaves=[]), "inputs cannot be used"),
         (lambda m: m["inputs"].update(leaves=3), "inputs cannot be used"),
         (lambda m: m["inputs"].update(mean=[0.0] * 6), "inputs cannot be used"),
+        (
+            lambda m: m["inputs"].update(mean=[0.0] * 6, scale=[0.0] * 6),
+            r"scale is 0\.0; expected positive",
+        ),
         (lambda m: m["inputs"].update(columns=["a"]), "inputs cannot be used"),
+        (
+            lambda m: m["config"]["backbone"]["mlp"].update(hidden=[8] * 20_000),
+            "20000 layers is too deep",
+        ),
         (lambda m: m["inputs"].update(kind="smiles"), "inputs cannot be used"),
         (
             lambda m: m["config"]["backbone"]["mlp"].update(hidden=["a"]),

@@ -50,8 +50,11 @@ def cli(monkeypatch, capsys, tmp_path):
         ([RAINBOW, "--config.backbone.name=mlp"], r"needs vectors \[N, D\]"),
         ([RAINBOW, "--config.backbone.conv4.filters=0"], "filters and blocks >= 1"),
         ([RAINBOW, "--config.seed=-1"], "config.seed must be from 0"),
-        ([RAINBOW, "--config.eval.num_tasks=1"], "2 or more"),
-        ([RAINBOW, "--config.learner.maml.steps=-3"], "steps and eval_steps >= 0"),
+        ([RAINBOW, "--config.eval.num_tasks=1"], "expected an integer from 2"),
+        (
+            [RAINBOW, "--config.learner.maml.steps=-3"],
+            "steps of maml is -3",
+        ),
         (["--config", RAINBOW[9:], "--config.train.stepz=3"], "unknown config field"),
         (
             [

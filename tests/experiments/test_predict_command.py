@@ -250,7 +250,7 @@ def test_model_from_a_finished_run(cli, tmp_path):
         ({"support": "nowhere.csv"}, "--support=nowhere.csv: no such file"),
         ({"label": "activ"}, "no column 'activ' .did you mean 'active'"),
         ({"label": "assay"}, "only one class"),
-        ({"output": "no/such/folder.csv"}, "is not a file in an existing directory"),
+        ({"output": "no/such/folder.csv"}, "does not exist"),
         ({"nonsense": 1}, "unknown flag --nonsense"),
     ],
 )

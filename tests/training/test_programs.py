@@ -1,6 +1,7 @@
 """What the compiled steps are like, as far as it depends on no clock and no machine."""
 
 import dataclasses
+import os
 import re
 
 import jax
@@ -190,12 +191,17 @@ def jax_settings():
 
 @pytest.mark.parametrize(
     ("choice", "expected"),
-    [("beside", "{}/compilation_cache"), ("off", None), ("{}/kept", "{}/kept")],
+    [("user", "{}/mlti_jax/compiled"), ("off", None), ("{}/kept", "{}/kept")],
 )
-def test_where_compiled_programs_are_kept(jax_settings, tmp_path, choice, expected):
-    cli.use_compilation_cache(choice.format(tmp_path), str(tmp_path / "run"))
+def test_where_compiled_programs_are_kept(
+    jax_settings, tmp_path, monkeypatch, choice, expected
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cli.use_compilation_cache(choice.format(tmp_path))
     path = expected and expected.format(tmp_path)
     assert jax.config.jax_compilation_cache_dir == path
+    if path:  # Nobody else may write what will be executed.
+        assert os.stat(path).st_mode & 0o777 == 0o700
     jax.config.update("jax_compilation_cache_dir", "already/set")
-    cli.use_compilation_cache(choice.format(tmp_path), str(tmp_path / "run"))
+    cli.use_compilation_cache(choice.format(tmp_path))
     assert jax.config.jax_compilation_cache_dir == "already/set"

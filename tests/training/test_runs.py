@@ -1,6 +1,7 @@
 """Full runs: their files, resuming bit for bit, and learning."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import pytest
 
 from experiments.configs import rainbow_mnist
 from mlti_jax._internal.locks import locked
+from mlti_jax._internal.storage import write_json
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.training import (
     Evaluator,
@@ -27,7 +29,6 @@ from mlti_jax.training import (
 )
 from mlti_jax.training import _metrics as metrics
 from mlti_jax.training._checkpoints import Checkpoints
-from mlti_jax.training._workdir import write_json
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Fields of results.json that other tools read.
@@ -66,6 +67,8 @@ def small_config(**changes):
 def test_files_of_a_run_and_skipping_a_finished_one(tmp_path, capsys):
     result = train_and_evaluate(build(small_config()), tmp_path)
     saved = json.loads((tmp_path / "results.json").read_text())
+    text = json.dumps(result, sort_keys=True, separators=(",", ":"))
+    assert saved.pop("sha256") == hashlib.sha256(text.encode()).hexdigest()
     assert saved == result
     for name in CONTRACT:
         assert name in saved, name

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
 from mlti_jax import backbones, data, learners, strategies
@@ -161,7 +162,7 @@ def small_state(value):
     return {"a": jnp.full((3,), float(value)), "b": (jnp.int32(value), {})}
 
 
-def test_checkpoints_keep_the_newest_and_fall_back_from_a_damaged_one(tmp_path, caplog):
+def test_checkpoints_keep_the_newest_and_fall_back_from_a_damaged_one(tmp_path, capsys):
     saved = Checkpoints(tmp_path / "last", keep=2)
     for step in (1, 2, 3):
         saved.save(step, small_state(step))
@@ -175,7 +176,9 @@ def test_checkpoints_keep_the_newest_and_fall_back_from_a_damaged_one(tmp_path, 
     step, state = again.restore(small_state(0.0))
     assert step == 2
     chex.assert_trees_all_equal(state, small_state(2.0))
-    assert "cannot read checkpoint" in caplog.text
+    said = capsys.readouterr().err
+    assert f"checkpoint {tmp_path / 'last' / '3'} is damaged" in said
+    assert (tmp_path / "damaged-last-3").is_dir()
     again.save(3, small_state(3.0))  # The step can be saved again.
     again.wait()
     assert again.restore(small_state(0.0))[0] == 3
@@ -206,16 +209,20 @@ def test_a_full_disk_under_orbax_is_told_as_such(tmp_path):
     saved.close()
 
 
-def test_errors_of_the_machine_are_not_taken_for_damage(tmp_path):
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EMFILE, "Too many open files"), jax.errors.JaxRuntimeError("gone")],
+)
+def test_errors_of_the_machine_are_not_taken_for_damage(tmp_path, monkeypatch, error):
     saved = Checkpoints(tmp_path / "last", keep=1)
     saved.save(1, small_state(1.0))
     saved.wait()
 
-    def too_many(*args, **kwargs):
-        raise OSError(errno.EMFILE, "Too many open files")
+    def fail(*args, **kwargs):
+        raise error
 
-    saved._manager.restore = too_many
-    with pytest.raises(OSError, match="Too many"):
+    monkeypatch.setattr(ocp.StandardCheckpointer, "restore", fail)
+    with pytest.raises(type(error), match=r"Too many|gone"):
         saved.restore(small_state(0.0))
     assert saved.steps() == [1]
     saved.close()

@@ -1,0 +1,136 @@
+"""An estimate of the memory of a training step, to refuse what cannot run."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+from typing import Any
+
+import jax
+
+from mlti_jax.errors import InputError
+from mlti_jax.learners import Learner, Variables
+from mlti_jax.types import PyTree
+
+_CGROUP_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+
+
+def check_memory(needed: int, devices: int) -> None:
+    """Raise `InputError` if a step needs more memory than a device has.
+
+    Args:
+      needed: bytes per device, see `step_bytes`.
+      devices: number of devices that share the step.
+    """
+    available = device_memory(devices)
+    if available is not None and needed > available:
+        raise InputError(
+            f"a training step needs at least {format_bytes(needed)} of memory, and "
+            f"this machine has {format_bytes(available)} for it; lower "
+            "train.meta_batch_size, the size of tasks (task.ways, task.shots, "
+            "task.queries) or the size of the network"
+        )
+
+
+def step_bytes(
+    learner: Learner,
+    state: PyTree,
+    variables: Variables,
+    sets: tuple[PyTree, ...],
+    tasks: int,
+    tasks_at_once: int,
+) -> int:
+    """Return a lower bound of the memory that a training step needs, in bytes.
+
+    Counts the state and the gradient, the samples of all tasks, and the outputs of all
+    layers for the tasks that run at once, which the backward pass needs.
+
+    Args:
+      learner: the learner.
+      state: shapes of the training state.
+      variables: shapes of the learner's variables.
+      sets: shapes of the samples of one task, support and query, leaves `[N, ...]`.
+      tasks: number of tasks that a device draws.
+      tasks_at_once: number of tasks that a device runs at a time.
+    """
+    gradient = tree_bytes(variables.params)
+    return (
+        tree_bytes(state)
+        + gradient
+        + tasks * tree_bytes(sets)
+        + tasks_at_once * sum(_activation_bytes(learner, variables, x) for x in sets)
+    )
+
+
+def _activation_bytes(learner: Learner, variables: Variables, x: PyTree) -> int:
+    """Return the size of the outputs of all layers for the samples of one set."""
+
+    def outputs(params: PyTree, state: PyTree, h: PyTree) -> list[PyTree]:
+        found = []
+        for index in range(len(learner.stack)):
+            h, _ = learner.stack.apply(params, state, h, index, index + 1)
+            found.append(h)
+        return found
+
+    model = variables.params["model"]
+    return tree_bytes(jax.eval_shape(outputs, model, variables.state, x))
+
+
+def tree_bytes(tree: PyTree) -> int:
+    """Return the size of all arrays of a tree; exact integers of any size."""
+    return sum(
+        math.prod(leaf.shape) * _itemsize(leaf.dtype) for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _itemsize(dtype: Any) -> int:
+    return getattr(dtype, "itemsize", 8)  # keys have no NumPy dtype
+
+
+def device_memory(devices: int) -> int | None:
+    """Return the memory of a device in bytes; None if it is unknown.
+
+    The devices of a CPU share the machine's memory, or what the container or a limit of
+    the process (`ulimit -v`) leaves of it.
+    """
+    device = jax.local_devices()[0]
+    if device.platform != "cpu":
+        statistics = device.memory_stats() or {}
+        return statistics.get("bytes_limit")
+    limits = [_physical_memory(), *map(_cgroup_limit, _CGROUP_LIMITS), _process_limit()]
+    known = [limit for limit in limits if limit]
+    return min(known) // devices if known else None
+
+
+def _physical_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return None
+
+
+def _cgroup_limit(path: str) -> int | None:
+    try:
+        return int(pathlib.Path(path).read_text())
+    except (OSError, ValueError):  # absent, or `max`
+        return None
+
+
+def _process_limit() -> int | None:
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def format_bytes(size: int) -> str:
+    """Format a size: 1,500,000,000 as `1.5 GB`."""
+    if size < 10**9:
+        return f"{size / 1e6:.1f} MB"
+    return f"{size / 1e9:,.1f} GB"
