@@ -11,6 +11,8 @@ import io
 import os
 import pathlib
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Sequence
 from typing import overload
 
@@ -47,6 +49,7 @@ def run(
       The exit code: 0, 2 for an error of the user, 128 + signal if interrupted.
     """
     _make_printable()
+    threading.excepthook, sys.unraisablehook = _report_thread, _report_callback
     try:
         if _is_help(sys.argv):
             print(module_docstring)
@@ -118,6 +121,23 @@ def _make_printable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+# Orbax raises what failed in its threads, such as a full disk, where it is waited for.
+# So their own tracebacks, several for one failure, say nothing new.
+
+
+def _report_thread(args: threading.ExceptHookArgs) -> None:
+    """Print an exception of a thread, unless it is one of Orbax's."""
+    frames = traceback.extract_tb(args.exc_traceback)
+    if not any(f"{os.sep}orbax{os.sep}" in frame.filename for frame in frames):
+        threading.__excepthook__(args)
+
+
+def _report_callback(args: sys.UnraisableHookArgs) -> None:
+    """Print an exception of a callback, unless Orbax has stopped waiting for it."""
+    if str(args.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(args)
 
 
 def _close_output() -> int:

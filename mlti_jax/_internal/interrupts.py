@@ -1,21 +1,37 @@
-"""Ctrl-C while a command imports its modules, which takes seconds."""
+"""Ctrl-C in a command, from its first import on.
+
+A `KeyboardInterrupt` inside an import prints a traceback, and Python drops one that is
+raised in a callback, such as JAX's of the garbage collector. So a command just ends.
+Training catches the signal to save its state (`progress.stop_signal`), and a command
+that has to clean up calls `raise_again` first.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from types import TracebackType
+from types import FrameType
 
 
-def _report(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    if issubclass(kind, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
+def _end(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(128 + number)
 
 
-# While `python -m` imports the packages of its module, `sys.argv[0]` is "-m". Then this
-# process is a command of this package, and its exceptions are ours to report.
+def end_quietly() -> None:
+    """End this process at the first Ctrl-C, until `raise_again`."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def raise_again() -> None:
+    """Let Ctrl-C raise `KeyboardInterrupt` as usual."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# While `python -m` imports the packages of its module, `sys.argv[0]` is "-m". Only then
+# is this process a command of the project.
 if sys.argv[:1] == ["-m"]:
-    sys.excepthook = _report
+    end_quietly()

@@ -7,7 +7,7 @@ import errno
 import os
 import pathlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mlti_jax._internal.progress import say
 from mlti_jax.errors import InputError
@@ -19,7 +19,7 @@ except ImportError:  # Not a POSIX system.
 
 
 @contextlib.contextmanager
-def locked(folder: pathlib.Path, flag: str) -> Iterator[None]:
+def locked(folder: pathlib.Path, flag: str) -> Iterator[Callable[[], None]]:
     """Lock a folder while the context is open.
 
     Does nothing on systems without POSIX file locks. On file systems without locks,
@@ -29,19 +29,30 @@ def locked(folder: pathlib.Path, flag: str) -> Iterator[None]:
       folder: an existing folder.
       flag: the flag or argument that names the folder, for the error message.
 
+    Yields:
+      A function that raises `InputError` if the folder was removed in the meantime.
+
     Raises:
       InputError: if another process holds the lock.
     """
     if fcntl is None:
-        yield
+        yield lambda: None
         return
     descriptor = _acquire(folder)
     if descriptor is None:
         raise InputError(
             f"another process is using {folder}; wait for it, or choose another {flag}"
         )
+
+    def check() -> None:
+        if not _is_current(descriptor, folder):
+            raise InputError(
+                f"{folder} was removed while it was in use; nothing more is written. "
+                "Run the same command again to start from the beginning"
+            )
+
     try:
-        yield
+        yield check
     finally:
         os.close(descriptor)
 
@@ -65,19 +76,27 @@ def _acquire(folder: pathlib.Path) -> int | None:
         except IsADirectoryError:
             raise _not_a_file(path) from None
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise _not_a_file(path)
             if not _flock(descriptor, folder):
                 os.close(descriptor)
                 return None
             # The folder may have been removed and created again in between.
-            if path.exists() and os.path.samestat(status, path.stat()):
+            if _is_current(descriptor, folder):
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _is_current(descriptor: int, folder: pathlib.Path) -> bool:
+    """Whether an open lock file is still the one in its folder."""
+    try:
+        found = os.stat(folder / ".lock")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return os.path.samestat(os.fstat(descriptor), found)
 
 
 def _flock(descriptor: int, folder: pathlib.Path) -> bool:

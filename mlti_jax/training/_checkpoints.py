@@ -64,6 +64,7 @@ class Checkpoints:
         Raises:
           OSError: if the disk has no room, or the directory is gone.
         """
+        self.wait()  # until the room that the previous one takes is known
         if step in self._manager.all_steps():
             return
         # Copied, since the training step reuses these buffers while Orbax writes.

@@ -83,7 +83,7 @@ def run_experiment(
     """
     if workdir is None:
         with stop_signal() as stopped:
-            found = _train_and_test(experiment, None, stopped)
+            found = _train_and_test(experiment, None, stopped, lambda: None)
             if number := stopped():
                 raise Interrupted(number, found.result["train_steps"])
             return found
@@ -104,12 +104,13 @@ def _run_or_skip(
     # Shown without the lock, so that the disk may be read-only.
     if (result := _finished(workdir, config)) is not None:
         return result, None
-    with locked(workdir, "--workdir"), stop_signal() as stopped:
+    with locked(workdir, "--workdir") as check_lock, stop_signal() as stopped:
         # Another process may have finished the run in between.
         if (result := _finished(workdir, config)) is not None:
             return result, None
         open_workdir(workdir, config)
-        result, variables = _train_and_test(experiment, workdir, stopped)
+        result, variables = _train_and_test(experiment, workdir, stopped, check_lock)
+        check_lock()
         write_json(workdir / RESULT, result, seal=True)
         if number := stopped():
             raise Interrupted(number, result["train_steps"])
@@ -127,12 +128,15 @@ def _finished(workdir: pathlib.Path, config: dict[str, Any]) -> dict[str, Any] |
 
 
 def _train_and_test(
-    experiment: Experiment, workdir: pathlib.Path | None, stopped: Callable[[], int]
+    experiment: Experiment,
+    workdir: pathlib.Path | None,
+    stopped: Callable[[], int],
+    check_lock: Callable[[], None],
 ) -> RunResult:
     for note in experiment.notes:
         say(note)
     with contextlib.ExitStack() as stack:
-        return _Run(experiment, workdir, stopped, stack).run()
+        return _Run(experiment, workdir, stopped, check_lock, stack).run()
 
 
 class _Run:
@@ -141,6 +145,7 @@ class _Run:
     Attributes:
       experiment: what is run.
       stopped: returns the number of a signal to stop, or 0.
+      check_lock: raises `InputError` if the work directory was removed.
       last: saves the newest states; None without a work directory.
       best: saves the variables that are best on the validation tasks.
       metrics: writes metrics; None without a work directory.
@@ -153,9 +158,11 @@ class _Run:
         experiment: Experiment,
         workdir: pathlib.Path | None,
         stopped: Callable[[], int],
+        check_lock: Callable[[], None],
         stack: contextlib.ExitStack,
     ) -> None:
-        self.experiment, self.stopped = experiment, stopped
+        self.experiment = experiment
+        self.stopped, self.check_lock = stopped, check_lock
         self.metric_name = experiment.learner.objective.metric_name
         self.saved = (-1, -1)
         self.last: Checkpoints | None = None
@@ -319,6 +326,7 @@ class _Run:
         version = (step, int(self.state.validated_step))
         if self.last is None or version == self.saved:
             return
+        self.check_lock()
         # The best first: the state refers to it.
         self.best.wait()
         if step == self.saved[0]:  # saved before its validation, by a signal
@@ -351,6 +359,7 @@ class _Run:
             self.state = self.state.replace(
                 best_metric=jnp.float32(value), best_step=jnp.int32(step)
             )
+            self.check_lock()
             self.best.save(step, self.state.variables)
 
     def _test(self) -> RunResult:

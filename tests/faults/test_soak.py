@@ -1,0 +1,77 @@
+"""Many checkpoints and validations in one process: nothing grows without bound."""
+
+import gc
+import os
+import pathlib
+import threading
+
+import pytest
+
+from mlti_jax._internal.progress import silence
+from mlti_jax.api._fit import choose_config
+from mlti_jax.data._own import dataset
+from mlti_jax.training import build, train_and_evaluate
+from mlti_jax.training import _loop as loop
+from tests.support.runs_to_break import write_data
+
+pytestmark = pytest.mark.slow
+CHECKPOINTS = 300
+PROC = pathlib.Path("/proc/self")
+
+
+def usage(workdir):
+    """Memory in MB, threads, open files, and files in the work directory."""
+    gc.collect()
+    pages = int((PROC / "statm").read_text().split()[1])
+    return {
+        "memory": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+        "threads": threading.active_count(),
+        "native threads": len(list((PROC / "task").iterdir())),
+        "open files": len(list((PROC / "fd").iterdir())),
+        "files": sum(1 for path in workdir.rglob("*") if path.is_file()),
+    }
+
+
+@pytest.mark.skipif(not PROC.exists(), reason="needs /proc")
+def test_growth_is_bounded(tmp_path, monkeypatch):
+    write_data(tmp_path)
+    splits = dataset.load(path=tmp_path / "classes.npz", validation="1,2")
+    config = choose_config(
+        splits,
+        {
+            "learner.name": "protonet",
+            "strategy.name": "mlti",
+            "train.steps": CHECKPOINTS,
+        },
+        {
+            "backbone.mlp.hidden": (64, 64),
+            "train.meta_batch_size": 2,
+            "train.log_every": 1,
+            "train.checkpoint_every": 1,
+            "eval.every": 2,
+            "eval.num_tasks": 8,
+            "eval.validation_tasks": 8,
+        },
+    )
+    seen = {}
+    save = loop._Run._save
+
+    def save_and_look(self, step):
+        save(self, step)
+        if step in (CHECKPOINTS // 3, CHECKPOINTS):
+            self.last.wait()
+            self.best.wait()
+            seen[step] = usage(tmp_path / "run")
+
+    monkeypatch.setattr(loop._Run, "_save", save_and_look)
+    with silence():
+        train_and_evaluate(build(config, splits=splits), tmp_path / "run")
+    first, last = seen[CHECKPOINTS // 3], seen[CHECKPOINTS]
+    growth = {name: last[name] - first[name] for name in first}
+    # 200 checkpoints of 65 KB each would be 13 MB if they were kept.
+    assert growth["memory"] < 10, growth
+    assert growth["threads"] <= 2, growth
+    assert growth["native threads"] <= 4, growth
+    assert growth["open files"] <= 4, growth
+    assert growth["files"] <= 20, growth
+    assert last["files"] < 200, last
