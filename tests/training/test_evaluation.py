@@ -1,15 +1,27 @@
 """Evaluation on features of the pool equals evaluation task by task."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import optax
 import pytest
 
 from mlti_jax import backbones, learners, strategies
+from mlti_jax.api._fit import choose_config
 from mlti_jax.data import ClassPool, sample_task
+from mlti_jax.errors import InputError
 from mlti_jax.learners import TaskContext
-from mlti_jax.training import Episode, Evaluator, init_state, make_run_steps
+from mlti_jax.training import (
+    Episode,
+    Evaluator,
+    build,
+    init_state,
+    make_run_steps,
+    train_and_evaluate,
+)
 from mlti_jax.training import _evaluation as evaluation
+from tests.support.api_cases import SMALL, class_splits, regression_splits
 
 KEY = jax.random.key(0)
 
@@ -67,3 +79,24 @@ def test_features_pay_only_where_they_are_fewer():
         learner = learners.make("protonet", backbones.mlp((8,)), 3, norm=norm)
         evaluator = Evaluator(learner, strategies.vanilla(), Episode(3, 1, 3))
         assert evaluator._features_pay(pool, num_tasks) == pays
+
+
+@pytest.mark.parametrize("setting", ["classes", "targets"])
+def test_outputs_that_are_not_finite_are_an_error(setting, tmp_path):
+    """The accuracy of NaN would look like that of any other guess."""
+    splits = class_splits() if setting == "classes" else regression_splits()
+    learner = "protonet" if setting == "classes" else "maml"
+    config = choose_config(
+        splits,
+        {"learner.name": learner, "strategy.name": "mlti", "train.steps": 20},
+        {**SMALL, "train.checkpoint_every": 5},
+    )
+    huge = splits.test.replace(x=splits.test.x.at[:].multiply(1e30))
+    broken = dataclasses.replace(splits, test=huge)
+    message = r"cannot test at step 20: the outputs for task \d+.* are not finite"
+    for _ in range(2):  # the second only repeats the test
+        with pytest.raises(InputError, match=message):
+            train_and_evaluate(build(config, splits=broken), tmp_path)
+        steps = [p.name for p in (tmp_path / "checkpoints" / "last").iterdir()]
+        assert "20" in steps
+    assert not (tmp_path / "results.json").exists()

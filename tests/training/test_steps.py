@@ -2,6 +2,9 @@
 
 import errno
 import functools
+import json
+import struct
+import zlib
 
 import chex
 import jax
@@ -10,6 +13,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from tensorboardX.proto.event_pb2 import Event
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax.errors import InputError
@@ -226,6 +230,74 @@ def test_errors_of_the_machine_are_not_taken_for_damage(tmp_path, monkeypatch, e
         saved.restore(small_state(0.0))
     assert saved.steps() == [1]
     saved.close()
+
+
+def write_curve(workdir):
+    writer = metrics.MetricsWriter(workdir)
+    for step in (10, 20, 30):
+        writer.write(step, "train", {"loss": step / 10})
+    writer.close()
+    return workdir / "metrics.jsonl"
+
+
+def test_lines_of_metrics_have_a_checksum(tmp_path):
+    path = write_curve(tmp_path)
+    first = json.loads(path.read_text().splitlines()[0])
+    crc = first.pop("crc32")
+    assert crc == zlib.crc32(b'{"step": 10, "split": "train", "loss": 1.0}')
+    assert metrics.read(path)[0] == first
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\xff\xfe\x00",
+        b"null",
+        b"[1, 2]",
+        b"3",
+        b"{}",
+        b'{"step": "ten", "split": "train"}',
+        b'{"step": 20, "split": 3}',
+        b'{"step": 20, "split": "train", "loss": "low"}',
+        b'{"step": 20, "split": "train", "loss": NaN}',
+        b'{"step": 20, "split": "train", "loss": 7.0, "crc32": 1}',
+        b"[" * 100_000,
+    ],
+)
+def test_damaged_lines_are_left_out_and_the_file_is_set_aside(tmp_path, capsys, line):
+    path = write_curve(tmp_path)
+    lines = path.read_bytes().split(b"\n")
+    damaged = b"\n".join([lines[0], line, *lines[1:]])
+    path.write_bytes(damaged)
+    metrics.MetricsWriter(tmp_path, step=30).close()
+    assert [line["step"] for line in metrics.read(path)] == [10, 20, 30]
+    assert (tmp_path / "damaged-metrics.jsonl").read_bytes() == damaged
+    assert "has 1 damaged lines, which are left out" in capsys.readouterr().err
+
+
+def test_a_repeated_test_is_one_event(tmp_path):
+    for _ in range(2):  # a run that is killed after its test is tested again
+        writer = metrics.MetricsWriter(tmp_path, step=30)
+        writer.write(30, "test", {"accuracy": 0.5})
+        writer.close()
+    events = [
+        tag
+        for path in (tmp_path / "tensorboard").rglob("events*")
+        for tag in scalar_tags(path)
+    ]
+    assert events == ["test/accuracy"]
+    assert len(metrics.read(tmp_path / "metrics.jsonl")) == 1
+
+
+def scalar_tags(path):
+    """Read the scalars of an event file: length, CRC, event, CRC, and so on."""
+    content, place, tags = path.read_bytes(), 0, []
+    while place < len(content):
+        (length,) = struct.unpack("<Q", content[place : place + 8])
+        event = Event.FromString(content[place + 12 : place + 12 + length])
+        tags += [value.tag for value in event.summary.value]
+        place += length + 16
+    return tags
 
 
 def test_metrics_beyond_the_resumed_step_are_taken_away(tmp_path):
