@@ -58,9 +58,7 @@ def run(
         arguments = _parse(sys.argv, preprocess)
         _check_positional(arguments, positional)
         main(*arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        sys.stdout.flush()  # here, where a closed pipe is handled
     except Interrupted as stop:
         print(str(stop), file=sys.stderr)
         return stop.exit_code
@@ -69,22 +67,32 @@ def run(
         return 130
     except BrokenPipeError:
         return _close_output()
-    except MemoryError as error:
-        print(f"error: out of memory{_reason(error)}; {_LESS_MEMORY}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {describe_os_error(error)}", file=sys.stderr)
-        return 2
     except Exception as error:
-        # XLA raises RuntimeError with this text if an allocation fails.
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        message = _message(error)
+        if message is None:
             raise
-        print(f"error: out of memory{_reason(error)}; {_LESS_MEMORY}", file=sys.stderr)
+        print(f"error: {message}", file=sys.stderr)
         return 2
     return 0
 
 
-_LESS_MEMORY = "use smaller tasks, a smaller network or a machine with more memory"
+def _message(error: Exception) -> str | None:
+    """Describe what a user or the machine causes; None for a fault of the program."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError):
+        return describe_os_error(error)
+    # XLA raises a RuntimeError with this text if an allocation fails.
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        text = " ".join(str(error).split())
+        reason = f" ({text[:200]})" if text else ""
+        return (
+            f"out of memory{reason}; use smaller tasks, a smaller network or a machine "
+            "with more memory"
+        )
+    return None
+
+
 _ADVICE = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT),
@@ -109,11 +117,6 @@ def describe_os_error(error: OSError) -> str:
     where = f" ({os.fsdecode(error.filename)})" if error.filename else ""
     advice = _ADVICE.get(error.errno or 0, "check the path and the disk")
     return f"{error.strerror or error}{where}; {advice}"
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f" ({text[:200]})" if text else ""
 
 
 def _make_printable() -> None:
