@@ -154,6 +154,7 @@ def gradient_of(name, layer, plan):
 
 
 @every_plan
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layer"),
     [("vanilla", 0), ("mlti", 0), ("mlti", 1), ("taml", 0), ("maxup", 0)],
@@ -202,6 +203,7 @@ def test_the_same_plan_gives_the_same_bits():
     chex.assert_trees_all_equal(first, second)
 
 
+@pytest.mark.slow
 def test_evaluation_is_the_same_on_two_devices():
     learner, strategy, state = three_steps(Plan())
     values = [

@@ -71,6 +71,7 @@ def test_learning_curves_raise_without_metrics(tmp_path):
         plotting.learning_curves({"one": tmp_path})
 
 
+@pytest.mark.slow
 def test_interpolated_tasks_are_cut_from_the_tasks_beside_them(tmp_path):
     path = tmp_path / "tasks.png"
     fig = plotting.interpolated_tasks(build(small_config()), path, rows=3)

@@ -85,6 +85,7 @@ def test_calibration_lowers_the_error_of_overconfident_logits():
     assert (found.tasks, found.test_tasks) == (5, 5)
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_the_evaluators_tasks():
     """Their accuracy is the evaluator's, task by task."""
     fit = fitted("maml_running")
@@ -139,6 +140,7 @@ def test_fit_calibrates_on_validation_tasks(capsys):
     assert "probabilities are calibrated on 10 validation tasks" in printed
 
 
+@pytest.mark.slow
 def test_without_validation_tasks_nothing_is_calibrated():
     for name in ("protonet_domains", "regression"):
         fit = fitted(name)

@@ -162,6 +162,7 @@ def test_a_loaded_learner_evaluates_tasks_that_it_is_given(tmp_path):
         loaded.evaluate()
 
 
+@pytest.mark.slow
 def test_a_table_is_read_as_in_training_after_loading(tmp_path):
     columns = {f"f{i}": [] for i in range(6)} | {"assay": [], "active": []}
     for assay in range(5):

@@ -72,6 +72,7 @@ def test_every_split_equals_the_whole(stack, embedding):
         chex.assert_trees_all_close(split, whole, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_tied_layers_have_one_set_of_parameters():
     stack = SMALL().append(Head(5))
     assert stack.tied == (0, 1, 1, 1, 4, 5, 6)

@@ -191,6 +191,7 @@ def test_folders_of_images(cli, tmp_path):
     assert "one folder of images per class" in printed.err
 
 
+@pytest.mark.slow
 def test_molecules(cli, tmp_path):
     pytest.importorskip("rdkit")
     chains = [f"{'C' * n}{end}" for n in range(1, 9) for end in ("O", "N")]

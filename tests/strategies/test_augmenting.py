@@ -177,6 +177,7 @@ def test_metaaug_where_labels_are_as_drawn_is_vanilla_to_the_digit(tasks):
     np.testing.assert_allclose(other, loss, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_metaaug_changes_what_maml_learns_and_goes_with_mlti(maml, tasks):
     variables = init(maml, KEY, tasks.support.x[0])
     vanilla, _ = objective(maml, strategies.vanilla(), variables, tasks)

@@ -91,6 +91,7 @@ def test_noise_acts_at_test_time_through_the_support_only(maml, tasks, gated):
     assert same.shape == first.outputs.shape
 
 
+@pytest.mark.slow
 def test_gates_at_one_without_noise_are_vanilla(maml, tasks):
     strategy = strategies.metadropout(noise=0.0)
     variables = start(maml, strategy, tasks.support.x[0])

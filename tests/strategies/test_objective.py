@@ -161,6 +161,7 @@ def penalized(name, value):
     )
 
 
+@pytest.mark.slow
 def test_chain_adds_penalties_and_keeps_parameters_apart(maml, tasks):
     combined = chain(strategies.mlti(**LS), penalized("a", 2.0), penalized("b", 5.0))
     assert combined.name == "mlti+a+b"

@@ -62,6 +62,7 @@ def test_steps_have_no_grouped_convolution_and_stay_on_the_device(case, platform
     assert donated == len(jax.tree.leaves(state))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vanilla", "mlti"])
 def test_devices_wait_for_each_other_once_a_step(strategy):
     """The sums of the gradients; neither draws nor mixing are shared."""

@@ -30,16 +30,8 @@ def test_every_side_of_a_group_can_be_built(name):
 
 
 # Each side is a separate program that takes seconds to compile.
-FAST = ("learners_bio",)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
-        for name in relative.GROUPS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", relative.GROUPS)
 def test_every_side_of_a_group_runs_and_has_a_row(name):
     result = measure_small(name)  # raises if a loss is not finite
     rows = result["rows"]
