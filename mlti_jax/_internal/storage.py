@@ -7,6 +7,7 @@ of all other fields, and `read_json` verifies it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -15,7 +16,7 @@ import pathlib
 import re
 import secrets
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, NoReturn
 
 from mlti_jax.errors import InputError
@@ -142,6 +143,30 @@ def reserve(folder: pathlib.Path, size: int) -> None:
     finally:
         os.close(descriptor)
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def disk_errors(folder: pathlib.Path) -> Iterator[None]:
+    """Raise `OSError` if a library that writes into `folder` reports a full disk.
+
+    Libraries in C++ raise other types, with the reason in the text.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError):
+            raise
+        if not folder.is_dir():
+            code = errno.ENOENT
+        elif any(text in str(error) for text in ("RESOURCE_EXHAUSTED", "No space")):
+            code = errno.ENOSPC
+        elif "quota exceeded" in str(error):
+            code = errno.EDQUOT
+        elif "File too large" in str(error):
+            code = errno.EFBIG
+        else:
+            raise
+        raise OSError(code, os.strerror(code), str(folder)) from error
 
 
 # ------------------------------------------------------------------------- reading

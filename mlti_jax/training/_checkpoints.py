@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
-import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from mlti_jax._internal.progress import say
-from mlti_jax._internal.storage import make_folder, reserve
+from mlti_jax._internal.storage import disk_errors, make_folder, reserve
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
 
@@ -76,7 +74,7 @@ class Checkpoints:
             size + len(flat) * _BYTES_PER_LEAF + _BYTES_PER_CHECKPOINT,
         )
         flat[_DIGEST] = digest_of_leaves(flat)
-        with self._disk_errors():
+        with disk_errors(self._directory):
             self._manager.save(step, args=ocp.args.StandardSave(flat), force=True)
 
     def delete(self, step: int) -> None:
@@ -106,30 +104,14 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Wait until everything is written; raise errors of the background."""
-        with self._disk_errors():
+        with disk_errors(self._directory):
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
 
     def close(self) -> None:
         """Wait, and release the directory."""
-        with self._disk_errors():
+        with disk_errors(self._directory):
             self._manager.close()
-
-    @contextlib.contextmanager
-    def _disk_errors(self) -> Iterator[None]:
-        """Raise `OSError` for a full disk, whichever library reports it."""
-        try:
-            yield
-        except Exception as error:
-            if not self._directory.is_dir():
-                code = errno.ENOENT
-            elif "RESOURCE_EXHAUSTED" in str(error) or "No space left" in str(error):
-                code = errno.ENOSPC
-            elif "File too large" in str(error):
-                code = errno.EFBIG
-            else:
-                raise
-            raise OSError(code, os.strerror(code), str(self._directory)) from error
 
     def _set_aside(self, step: int, fault: str) -> None:
         """Rename a damaged checkpoint, so the step can be saved again."""
