@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _required(flag: flags.FlagHolder[str | None]) -> str:
-    if flag.value is None:
+    if not flag.value:
         raise InputError(f"--{flag.name} is missing; see --help")
     return flag.value
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from mlti_jax.data._user_arrays import (
     as_ids,
+    check_magnitude,
     check_samples,
     check_values,
     group_rows,
@@ -180,6 +181,7 @@ class RegressionPool:
                 f"y has shape {list(y.shape)}; expected [{size}, Dy], one row for each"
                 " sample. For a single target use y[:, None]"
             )
+        check_magnitude("y", y)
         domain, domains = as_ids("domain", domain, domains, size)
         index, count = group_rows(domain, len(domains))
         return cls(

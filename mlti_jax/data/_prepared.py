@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from mlti_jax.data.builders._base import DatasetBuilder
 
 RECORDS_PER_READ = 1024
+DIGESTS = "digests.json"  # written next to the records
 
 
 def builder(
@@ -29,10 +32,32 @@ def builder(
 
     The module of the dataset must be imported, which registers the builder with TFDS;
     `_registry.dataset_builder` does both.
+
+    Raises:
+      InputError: if the metadata of a prepared dataset is damaged.
     """
     tfds = require("tensorflow_datasets", "data")
     folder = resolve_data_dir(data_dir)
-    return tfds.builder(name, data_dir=folder, file_format="array_record")
+    try:
+        return tfds.builder(name, data_dir=folder, file_format="array_record")
+    except Exception as error:  # Damaged metadata raises errors of many types.
+        raise _damaged(name, folder, folder / name, _first_line(error)) from error
+
+
+def _damaged(
+    name: str, data_dir: pathlib.Path, place: object, reason: str
+) -> InputError:
+    return InputError(
+        f"the prepared records in {place} can't be read ({reason}); prepare {name}"
+        f" again with python -m mlti_jax.data.prepare --dataset={name} --raw=DIR"
+        f" --data_dir={data_dir} --overwrite"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    # TFDS adds a line in front of the cause.
+    text = (str(error).strip().splitlines() or ["no message"])[-1][:200]
+    return f"{type(error).__name__}: {text}"
 
 
 def open_prepared(
@@ -41,7 +66,8 @@ def open_prepared(
     """Return the builder of a prepared dataset.
 
     Raises:
-      InputError: if the dataset is not prepared; the message says how to do it.
+      InputError: if the dataset is not prepared, or its metadata is damaged; the
+        message says what to do.
     """
     found = builder(name, data_dir)
     if not found.is_prepared():
@@ -50,7 +76,50 @@ def open_prepared(
             f"{name} is not prepared in {folder}. {found.INSTRUCTIONS} Then run: python"
             f" -m mlti_jax.data.prepare --dataset={name} --raw=DIR --data_dir={folder}"
         )
+    check(found)
     return found
+
+
+def write_digests(folder: pathlib.Path) -> None:
+    """Store digests of the metadata of a prepared dataset, and sizes of its records.
+
+    Records are not hashed, since they have checksums that are verified on reading.
+    """
+    (folder / DIGESTS).write_text(json.dumps(_digests(folder), indent=1))
+
+
+def _digests(folder: pathlib.Path) -> dict[str, str]:
+    return {
+        path.name: f"{path.stat().st_size} bytes"
+        if ".array_record" in path.name
+        else hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != DIGESTS
+    }
+
+
+def check(prepared: DatasetBuilder) -> None:
+    """Raise `InputError` if metadata and records do not match.
+
+    Datasets that were prepared by an earlier version have no digests; for these only
+    the counts are compared.
+    """
+    folder = pathlib.Path(prepared.data_path)
+    reason = ""
+    try:
+        for split, info in prepared.info.splits.items():
+            if total(counts(prepared, split)) != info.num_examples:
+                reason = f"the counts of {split} are wrong"
+        if (folder / DIGESTS).exists():
+            stored = json.loads((folder / DIGESTS).read_bytes())
+            found = _digests(folder)
+            changed = [name for name in stored if found.get(name) != stored[name]]
+            if changed:
+                reason = f"{changed[0]} has changed since it was written"
+    except Exception as error:  # Damaged JSON raises errors of many types.
+        reason = _first_line(error)
+    if reason:
+        raise _damaged(prepared.name, folder.parent.parent, folder, reason)
 
 
 def counts(prepared: DatasetBuilder, split: str) -> dict[str, Any]:
@@ -110,18 +179,15 @@ def read(
                 example = wanted.deserialize_example_np(record)
                 for name, column in columns.items():
                     column[place] = example[name]
+        for name in texts:
+            columns[name] = np.array([text.decode() for text in columns[name]])
     except MemoryError:
         raise
     except Exception as error:  # TFDS and array_record raise many types of errors.
-        line = (str(error).strip().splitlines() or ["no message"])[0][:200]
-        raise InputError(
-            f"the prepared records in {prepared.data_path} can't be read"
-            f" ({type(error).__name__}: {line}); prepare {prepared.name} again with"
-            f" python -m mlti_jax.data.prepare --dataset={prepared.name} --raw=DIR"
-            f" --data_dir={pathlib.Path(prepared.data_path).parent.parent} --overwrite"
+        folder = pathlib.Path(prepared.data_path)
+        raise _damaged(
+            prepared.name, folder.parent.parent, folder, _first_line(error)
         ) from error
-    for name in texts:
-        columns[name] = np.array([text.decode() for text in columns[name]])
     return columns
 
 

@@ -81,10 +81,8 @@ def dataset_module(name: str) -> ModuleType:
     return importlib.import_module(DATASETS[name])
 
 
-def dataset_builder(
-    name: str, data_dir: str | os.PathLike[str] | None = None
-) -> DatasetBuilder:
-    """Import the module of a dataset and return its TFDS builder, prepared or not.
+def dataset_class(name: str) -> type[DatasetBuilder]:
+    """Import the module of a dataset and return the class of its TFDS builder.
 
     Raises:
       InputError: if the name is unknown, or the dataset is not read from records.
@@ -95,6 +93,18 @@ def dataset_builder(
             " their path to experiments.run (--config.dataset.path) or use"
             " mlti_jax.data.from_arrays, from_folder or from_table"
         )
+    return require("tensorflow_datasets", "data").builder_cls(name)
+
+
+def dataset_builder(
+    name: str, data_dir: str | os.PathLike[str] | None = None
+) -> DatasetBuilder:
+    """Return the TFDS builder of a dataset, prepared or not.
+
+    Raises:
+      InputError: as `dataset_class`, or if prepared records are damaged.
+    """
+    dataset_class(name)  # registers it
     return _prepared.builder(name, data_dir)
 
 

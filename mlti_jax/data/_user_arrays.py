@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,12 +11,109 @@ import numpy as np
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
 
+# Squares of larger numbers, summed over features or samples, overflow in float32.
+MAX_MAGNITUDE = 1e15
+
+Place = Callable[[int], str]  # names a row, for errors
+ROW: Place = "row {}".format
+
+# ----------------------------------------------------------------------- any arrays
+
+
+def as_numpy(field: str, values: Any, place: Place = ROW) -> np.ndarray:
+    """Call `np.asarray`, which ignores masks and overflows, and check for both.
+
+    Args:
+      field: name of the values, for errors.
+      values: anything that `np.asarray` takes.
+      place: names a row, for errors.
+
+    Raises:
+      InputError: if values are masked (`numpy.ma`), or rows differ in length.
+    """
+    try:
+        check_masks(field, values, place)
+        array = np.asarray(values)
+    except InputError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise InputError(
+            f"{field} can't be converted to an array ({error}); pad rows of different"
+            " lengths to one length"
+        ) from error
+    if array.dtype.kind == "O":  # A column of a data frame can hold masked values.
+        check_masks(field, array, place)
+    return array
+
+
+def check_masks(field: str, values: Any, place: Place = ROW) -> None:
+    """Raise `InputError` if an array or a list of arrays has masked values."""
+    row = _masked_row(values)
+    if row is not None:
+        raise InputError(
+            f"{field} has masked values, the first in {place(row)}; fill them in"
+            " (numpy.ma.filled) or remove these rows"
+        )
+
+
+def _masked_row(values: Any) -> int | None:
+    """Return the first row with a masked value; None if nothing is masked."""
+    if isinstance(values, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(values)
+        if mask.dtype != bool or not mask.any():
+            return None  # Masks of structured arrays, which are no numbers, differ.
+        return int(np.argwhere(mask)[0][0]) if mask.ndim else 0
+    if isinstance(values, np.ndarray) and values.ndim and values.dtype.kind == "O":
+        values = list(values)
+    if not isinstance(values, list | tuple):
+        return None
+    nested = (np.ndarray, list, tuple)  # np.ma.masked is an array, too
+    for row, entry in enumerate(values):
+        if isinstance(entry, nested) and _masked_row(entry) is not None:
+            return row
+    return None
+
+
+def is_unicode(values: np.ndarray) -> bool:
+    """Whether an array has no text, or only text that can be printed and encoded."""
+    if values.dtype.kind != "U" or not values.size or not values.dtype.itemsize:
+        return True
+    codes = np.ascontiguousarray(values).view(
+        np.dtype("u4").newbyteorder(values.dtype.byteorder)
+    )
+    half = (codes >= 0xD800) & (codes < 0xE000)  # half of a character (a surrogate)
+    return bool((codes <= 0x10FFFF).all() and not half.any())
+
+
+def check_magnitude(field: str, x: PyTree, name: Place = ROW) -> None:
+    """Raise `InputError` if a number does not fit the computations in float32.
+
+    Args:
+      field: what x is, for errors.
+      x: arrays `[M, ...]`. Integers must fit int32, floats `MAX_MAGNITUDE`.
+      name: names a row, for errors.
+    """
+    for leaf in jax.tree.leaves(x):
+        limit = MAX_MAGNITUDE if leaf.dtype.kind == "f" else float(2**31 - 1)
+        if leaf.dtype.kind not in "fiu" or leaf.dtype.itemsize < 4:
+            continue
+        # NaN and infinity, which casts and divisions may have made, are too large.
+        fits = (leaf <= limit) & (leaf >= -limit)
+        if not fits.all():
+            row = np.argwhere(~fits)[0]
+            raise InputError(
+                f"{field} of {name(int(row[0]))} has the value {leaf[tuple(row)]:.3g};"
+                f" expected at most {limit:.3g}, since larger numbers overflow in"
+                " training. Scale the values down"
+            )
+
+
 # ------------------------------------------------------------------ arguments of pools
 
 
 def check_values(field: str, values: Any) -> np.ndarray:
     """Return `values` as an array of finite numbers, or raise `InputError`."""
-    values = np.asarray(values)
+    values = as_numpy(field, values)
     if values.dtype.kind not in "buif":
         raise InputError(
             f"{field} has dtype {values.dtype}; expected numbers. Rows of different"
@@ -40,6 +137,7 @@ def check_samples(x: PyTree) -> int:
             f"x has shape {[list(leaf.shape) for leaf in leaves]}; expected [M, ...]"
             " with at least one sample, and the same M in every array"
         )
+    check_magnitude("x", leaves)
     return sizes.pop()
 
 
@@ -57,7 +155,7 @@ def as_ids(
     Returns:
       The ids, int64 `[size]`, and the names.
     """
-    values = np.asarray(values)
+    values = as_numpy(field, values)
     if values.shape != (size,):
         raise InputError(
             f"{field} has shape {list(values.shape)}; expected [{size}], one entry per"
@@ -122,28 +220,12 @@ def check_arrays(field: str, x: Any) -> PyTree:
     return jax.tree.unflatten(structure, checked)
 
 
-def as_numpy(field: str, values: Any) -> np.ndarray:
-    """Call `np.asarray`; raise `InputError` for rows of different lengths."""
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise InputError(
-            f"{field} can't be converted to an array ({error}); pad rows of different"
-            " lengths to one length"
-        ) from error
-
-
 def _check_array(field: str, values: Any) -> np.ndarray:
-    values = check_values(field, as_numpy(field, values))
+    values = check_values(field, values)
     if values.ndim < 2 or 0 in values.shape:
         raise InputError(
             f"{field} has shape {list(values.shape)}; expected [M, ...], with at least"
             " one sample and one feature. For a single feature use x[:, None]"
-        )
-    if values.dtype.kind == "f" and np.abs(values).max() > np.finfo(np.float32).max:
-        raise InputError(
-            f"{field} has values up to {np.abs(values).max():g}, too large for float32;"
-            " scale them down"
         )
     return values
 
@@ -153,7 +235,11 @@ def cast(x: PyTree) -> PyTree:
 
     Images (uint8 `[M, H, W, C]`) and booleans keep their dtype; other numbers become
     float32. In a pytree of several arrays integers become int32, since they may index
-    a table of embeddings.
+    a table of embeddings. Floats that are too large become infinite, which
+    `check_magnitude` reports.
+
+    Raises:
+      InputError: if an integer does not fit int32.
     """
     single = len(jax.tree.leaves(x)) == 1
 
@@ -161,7 +247,10 @@ def cast(x: PyTree) -> PyTree:
         if leaf.dtype.kind == "b" or (leaf.dtype == np.uint8 and leaf.ndim == 4):
             return leaf
         as_integer = leaf.dtype.kind in "iu" and not single
-        return leaf.astype(np.int32 if as_integer else np.float32)
+        if as_integer:
+            check_magnitude("x", leaf)
+        with np.errstate(over="ignore"):
+            return leaf.astype(np.int32 if as_integer else np.float32)
 
     return jax.tree.map(cast_leaf, x)
 

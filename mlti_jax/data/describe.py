@@ -50,6 +50,7 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
     lines = []
     builder = dataset_builder(name, data_dir)
     if builder.is_prepared():
+        prepared.check(builder)
         info = builder.info
         lines = [
             f"{name} {builder.version} in {builder.data_path}",

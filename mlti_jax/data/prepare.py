@@ -24,12 +24,14 @@ from absl import flags, logging
 
 from mlti_jax._internal import command_line
 from mlti_jax._internal.extras import require
+from mlti_jax._internal.interrupts import raise_again
 from mlti_jax._internal.locks import locked
 from mlti_jax._internal.processes import default_processes
 from mlti_jax._internal.progress import format_seconds, say
+from mlti_jax._internal.storage import disk_errors, make_folder
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._data_dir import resolve_data_dir
-from mlti_jax.data._registry import dataset_builder
+from mlti_jax.data._registry import dataset_builder, dataset_class
 from mlti_jax.data.describe import chosen_dataset, describe
 from mlti_jax.errors import InputError
 
@@ -74,31 +76,33 @@ def prepare(
         the same dataset.
     """
     data_dir = resolve_data_dir(data_dir)
-    builder = dataset_builder(name, data_dir)
-    if builder.is_prepared() and not overwrite:
+    if not overwrite and (builder := dataset_builder(name, data_dir)).is_prepared():
+        prepared.check(builder)
         say(
             f"{name} is already prepared in {builder.data_path}; use --overwrite to"
             " prepare it again"
         )
         return builder
+    # From here on nothing is read from old records, which may be damaged.
+    of_dataset = dataset_class(name)
     folder = pathlib.Path(folder).expanduser()
     if not folder.is_dir() or not any(folder.iterdir()):
-        raise InputError(f"{folder} is not a folder with files. {builder.INSTRUCTIONS}")
+        raise InputError(
+            f"{folder} is not a folder with files. {of_dataset.INSTRUCTIONS}"
+        )
     place = data_dir / name
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise InputError(f"{place} is a file, not a directory") from None
+    target = place / str(of_dataset.VERSION)
+    make_folder(place)
     with locked(place, "--data_dir"):
-        _restore(pathlib.Path(builder.data_path))
+        _restore(target)
         # Records are written to a staging folder; remove that of a killed process.
         staging = place / ".preparing"
         shutil.rmtree(staging, ignore_errors=True)
         try:
-            _write(dataset_builder(name, staging), folder, processes)
-            _swap(
-                staging / name / str(builder.version), pathlib.Path(builder.data_path)
-            )
+            builder = dataset_builder(name, staging)
+            with disk_errors(place):
+                _write(builder, folder, processes)
+            _swap(pathlib.Path(builder.data_path), target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     return prepared.open_prepared(name, data_dir)
@@ -113,6 +117,7 @@ def _write(builder: DatasetBuilder, folder: pathlib.Path, processes: int) -> Non
         builder.download_and_prepare(
             download_config=tfds.download.DownloadConfig(manual_dir=folder)
         )
+    prepared.write_digests(pathlib.Path(builder.data_path))
     say(f"prepared {builder.name} in {format_seconds(time.monotonic() - start)}")
     number = builder.info.splits.total_num_examples
     if number < 0.99 * builder.EXAMPLES:
@@ -143,11 +148,12 @@ def _swap(new: pathlib.Path, place: pathlib.Path) -> None:
 
 def main() -> None:
     """Prepare the dataset that the flags name and print its description."""
+    raise_again()  # to remove the unfinished records
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing records.
     name = chosen_dataset()
     data_dir = command_line.DATA_DIR.value
     if _RAW.value is None:
-        instructions = dataset_builder(name, data_dir).INSTRUCTIONS
+        instructions = dataset_class(name).INSTRUCTIONS
         raise InputError(f"--raw=DIR is missing. {instructions}")
     processes = _PROCESSES.value
     prepare(

@@ -3,6 +3,7 @@
 import errno
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -388,3 +389,97 @@ def test_progress_lines(tmp_path, monkeypatch, capsys):
     assert any(line.startswith("pose, writing train: example 7/6500") for line in lines)
     assert "left" in lines[0]
     assert "note: wrote 20 examples; the published release has about" in lines[-1]
+
+
+# ------------------------------------------------------------------- damaged records
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A prepared dataset, whose files are not to be changed."""
+    folder = tmp_path_factory.mktemp("damaged")
+    prepare("pose", write_raw(folder / "raw"), folder / "out")
+    return folder
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 2
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["flip", "truncate", "empty", "remove", "nested"])
+def test_damaged_metadata_raises_and_can_be_overwritten(written, tmp_path, kind):
+    out = shutil.copytree(written / "out", tmp_path / "out")
+    folder = out / "pose" / "1.0.0"
+    names = [p.name for p in folder.iterdir() if ".array_record" not in p.name]
+    assert {"dataset_info.json", "features.json", "metadata.json"} < set(names)
+    for name in names:
+        whole = (folder / name).read_bytes()
+        if kind == "flip":
+            flip(folder / name, len(whole) // 2)
+        elif kind == "remove":
+            (folder / name).unlink()
+        else:
+            size = len(whole) // 2 if kind == "truncate" else 0
+            nested = b"[" * 10**5 if kind == "nested" else b""
+            (folder / name).write_bytes(whole[:size] + nested)
+        # Without digests it was prepared by an earlier version; without
+        # `dataset_info.json` it is not prepared.
+        accepted = kind == "remove" and name == "digests.json"
+        if accepted:
+            assert len(data.load("pose", data_dir=out).train.domains) == 2
+        else:
+            for read in (lambda: data.load("pose", data_dir=out), lambda: show(out)):
+                with pytest.raises(InputError, match="prepare.* --dataset=pose --raw"):
+                    read()
+        (folder / name).write_bytes(whole)
+    flip(folder / "dataset_info.json", 3)
+    prepare("pose", written / "raw", out, overwrite=True)
+    assert len(data.load("pose", data_dir=out).train.domains) == 2
+
+
+def show(out):
+    return describe.describe("pose", out)
+
+
+def test_flipped_bytes_of_records_raise(written, tmp_path):
+    out = shutil.copytree(written / "out", tmp_path / "out")
+    expected = data.load("pose", data_dir=out)
+    for path in (out / "pose" / "1.0.0").glob("*.array_record*"):
+        whole = path.read_bytes()
+        refused = 0
+        for place in (*range(0, 2**16, 997), *range(2**16, len(whole), 4999)):
+            flip(path, place)
+            try:
+                found = data.load("pose", data_dir=out)
+            except InputError:
+                refused += 1
+            else:  # The files are padded with zeros, which are not read.
+                for split in ("train", "test"):
+                    pools = getattr(expected, split), getattr(found, split)
+                    np.testing.assert_array_equal(*(pool.x for pool in pools))
+                    np.testing.assert_array_equal(*(pool.y for pool in pools))
+            path.write_bytes(whole)
+        assert refused > 50
+        path.write_bytes(whole[:-1])
+        with pytest.raises(InputError, match="has changed since it was written"):
+            data.load("pose", data_dir=out)
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_data_directories_that_are_files(tmp_path, inside):
+    file = tmp_path / "file"
+    file.write_text("")
+    out = file / "data" if inside else file
+    message = "data directory .*file.* is a file; expected a directory"
+    raw = write_raw(tmp_path / "raw")
+    for use in (
+        lambda: data.load("pose", data_dir=out),
+        lambda: data.load("rainbow_mnist", data_dir=out),
+        lambda: prepare("pose", raw, out),
+        lambda: describe.describe("pose", out),
+    ):
+        with pytest.raises(InputError, match=message):
+            use()

@@ -10,14 +10,12 @@ import pytest
 
 import mlti_jax
 from experiments import finished_run
-from mlti_jax.api._fit import choose_config
-from mlti_jax.data._own import dataset
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.training import _loop as loop
 from mlti_jax.training import _metrics as metrics
-from mlti_jax.training import build, train_and_evaluate
+from mlti_jax.training import train_and_evaluate
 from tests.support.api_cases import fitted, samples
-from tests.support.runs_to_break import write_data
+from tests.support.runs_to_break import small_experiment, write_data
 
 pytestmark = pytest.mark.slow
 FLIPS_OF_A_MODEL, FLIPS_OF_A_RUN, FLIPS_BEFORE_RESUMING = 120, 120, 60
@@ -79,27 +77,13 @@ def small_run(tmp_path_factory):
     """A finished run, one that was stopped at step 20 of 40, and their experiment."""
     folder = tmp_path_factory.mktemp("runs")
     write_data(folder)
-    splits = dataset.load(path=folder / "classes.npz", validation="1,2")
-    config = choose_config(
-        splits,
-        {"learner.name": "protonet", "strategy.name": "mlti", "train.steps": 40},
-        {
-            "backbone.mlp.hidden": (8, 8),
-            "train.meta_batch_size": 2,
-            "train.log_every": 10,
-            "train.checkpoint_every": 10,
-            "eval.every": 10,
-            "eval.num_tasks": 12,
-            "eval.validation_tasks": 8,
-        },
+    experiment = small_experiment(
+        folder,
+        train__steps=40,
+        train__log_every=10,
+        train__checkpoint_every=10,
+        eval__every=10,
     )
-    with config.unlocked():
-        config.dataset = {
-            "name": "own_data",
-            "path": str(folder / "classes.npz"),
-            "validation": "1,2",
-        }
-    experiment = build(config)
     train_and_evaluate(experiment, folder / "finished")
 
     def stop_at_20(self, step, steps_per_call):

@@ -27,9 +27,7 @@ def test_one_of_many_starts_runs_and_the_others_are_refused(tmp_path):
         outcomes = [json.loads(line) for line in done.stdout.splitlines()]
         assert len(outcomes) == STARTS, done.stderr
         assert [o["crash"] for o in outcomes if "crash" in o] == []
-        inside = sorted(
-            (o["entered"], o["left"], o) for o in outcomes if "left" in o
-        )
+        inside = sorted((o["entered"], o["left"], o) for o in outcomes if "left" in o)
         # One at a time, and all of them beside their own config.
         for (_, left, _), (entered_next, _, _) in zip(inside, inside[1:], strict=False):
             assert left <= entered_next

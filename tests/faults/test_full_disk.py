@@ -4,14 +4,25 @@ import contextlib
 import os
 import subprocess
 
+import numpy as np
 import pytest
 
-from tests.support.runs_to_break import CASES, start, trace, write_data
+from mlti_jax.data.builders import pose
+from tests.support.raw_files import dump
+from tests.support.runs_to_break import (
+    CASES,
+    SECONDS,
+    finish,
+    start,
+    trace,
+    write_data,
+)
 
 pytestmark = pytest.mark.slow
-SECONDS = 120
-# One checkpoint takes about 90 KB: none fits, one or two fit.
-SIZES = ("300k", "700k")
+# Cached programs would be cut off too, which JAX reports with warnings.
+NO_CACHE = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+# No checkpoint fits; some fit, then the disk is full.
+SIZES = ("250k", "450k", "550k")
 
 
 @contextlib.contextmanager
@@ -37,10 +48,17 @@ def small_disk(folder, size):
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     write_data(folder)
-    process = start(CASES["protonet"].flags(folder, folder / "run"))
-    _, said = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, said
+    finish(CASES["protonet"].flags(folder, folder / "run"))
     return folder, trace(folder / "run")
+
+
+def limited(module, kilobytes):
+    """Return a program that runs a command with a limit of file sizes."""
+    return (
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, "
+        f"({kilobytes * 1024}, resource.RLIM_INFINITY)); sys.argv[0] = 'run'; "
+        f"runpy.run_module({module!r}, run_name='__main__')"
+    )
 
 
 def assert_one_message(process, message):
@@ -61,9 +79,7 @@ def test_a_full_disk_is_one_message_and_the_run_resumes(whole, tmp_path, size):
         for _ in range(2):  # again at once: the same message
             assert_one_message(start(flags), "No space left on device")
         enlarge("50m")
-        process = start(flags)
-        _, said = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, said
+        finish(flags)
         assert trace(tmp_path / "disk" / "run") == found
 
 
@@ -73,16 +89,22 @@ def test_a_limit_of_file_sizes_is_one_message_and_the_run_resumes(
 ):
     folder, found = whole
     flags = CASES["protonet"].flags(folder, tmp_path / "run")
-    program = (
-        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, "
-        f"({kilobytes * 1024}, resource.RLIM_INFINITY)); sys.argv[0] = 'run'; "
-        "runpy.run_module('experiments.run', run_name='__main__')"
-    )
-    # Cached programs would be cut off too, which JAX reports with warnings.
-    env = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    process = start(flags, "-c", program, env=env)
+    process = start(flags, "-c", limited("experiments.run", kilobytes), env=NO_CACHE)
     assert_one_message(process, "File too large")
-    process = start(flags)
+    finish(flags)
+    assert trace(tmp_path / "run") == found
+
+
+def test_records_that_do_not_fit_are_one_message(tmp_path):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for name in pose._FILES.values():
+        x = rng.integers(0, 256, (2, 5, 128 * 128), np.uint8)
+        dump((x, rng.random((2, 5, 1), np.float32)), folder / name)
+    flags = ["--dataset=pose", f"--raw={folder}", f"--data_dir={tmp_path / 'out'}"]
+    process = start(flags, "-c", limited("mlti_jax.data.prepare", 40), env=NO_CACHE)
+    assert_one_message(process, "File too large")
+    process = start(flags, "-m", "mlti_jax.data.prepare")
     _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, said
-    assert trace(tmp_path / "run") == found

@@ -7,12 +7,18 @@ import numpy as np
 import pytest
 
 from tests.support import kill_at
-from tests.support.runs_to_break import CASES, start, trace, write_data
+from tests.support.runs_to_break import (
+    CASES,
+    SECONDS,
+    finish,
+    start,
+    trace,
+    write_data,
+)
 
 pytestmark = pytest.mark.slow
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT")
 KILLS_PER_CASE = 8
-SECONDS = 120  # for one start
 LOOP, CHECKPOINTS = "mlti_jax.training._loop", "mlti_jax.training._checkpoints"
 # Function, before or after a call of it, which call, signal.
 POINTS = [
@@ -44,18 +50,9 @@ def whole(tmp_path_factory):
     write_data(folder)
     found = {}
     for name, case in CASES.items():
-        process = start(case.flags(folder, folder / name))
-        _, said = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, said
+        finish(case.flags(folder, folder / name))
         found[name] = trace(folder / name)
     return folder, found
-
-
-def finish(flags):
-    process = start(flags)
-    _, said = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(

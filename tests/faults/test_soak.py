@@ -8,11 +8,9 @@ import threading
 import pytest
 
 from mlti_jax._internal.progress import silence
-from mlti_jax.api._fit import choose_config
-from mlti_jax.data._own import dataset
-from mlti_jax.training import build, train_and_evaluate
 from mlti_jax.training import _loop as loop
-from tests.support.runs_to_break import write_data
+from mlti_jax.training import train_and_evaluate
+from tests.support.runs_to_break import small_experiment, write_data
 
 pytestmark = pytest.mark.slow
 CHECKPOINTS = 300
@@ -35,23 +33,13 @@ def usage(workdir):
 @pytest.mark.skipif(not PROC.exists(), reason="needs /proc")
 def test_growth_is_bounded(tmp_path, monkeypatch):
     write_data(tmp_path)
-    splits = dataset.load(path=tmp_path / "classes.npz", validation="1,2")
-    config = choose_config(
-        splits,
-        {
-            "learner.name": "protonet",
-            "strategy.name": "mlti",
-            "train.steps": CHECKPOINTS,
-        },
-        {
-            "backbone.mlp.hidden": (64, 64),
-            "train.meta_batch_size": 2,
-            "train.log_every": 1,
-            "train.checkpoint_every": 1,
-            "eval.every": 2,
-            "eval.num_tasks": 8,
-            "eval.validation_tasks": 8,
-        },
+    experiment = small_experiment(
+        tmp_path,
+        backbone__mlp__hidden=(64, 64),
+        train__steps=CHECKPOINTS,
+        train__log_every=1,
+        train__checkpoint_every=1,
+        eval__every=2,
     )
     seen = {}
     save = loop._Run._save
@@ -65,7 +53,7 @@ def test_growth_is_bounded(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop._Run, "_save", save_and_look)
     with silence():
-        train_and_evaluate(build(config, splits=splits), tmp_path / "run")
+        train_and_evaluate(experiment, tmp_path / "run")
     first, last = seen[CHECKPOINTS // 3], seen[CHECKPOINTS]
     growth = {name: last[name] - first[name] for name in first}
     # 200 checkpoints of 65 KB each would be 13 MB if they were kept.

@@ -8,14 +8,17 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import orbax.checkpoint as ocp
 
+from mlti_jax.api._fit import choose_config
+from mlti_jax.data._own import dataset
+from mlti_jax.training import Experiment, build
 from mlti_jax.training import _metrics as metrics
 
 ROOT = pathlib.Path(__file__).parents[2]
+SECONDS = 120  # for one start
 SMALL = {
     "backbone.mlp.hidden": "(8,8)",
     "backbone.conv4.filters": "4",
@@ -96,6 +99,32 @@ def start(flags: list[str], *prefix: str, **options: object) -> subprocess.Popen
         env=env,
         **options,
     )
+
+
+def finish(flags: list[str]) -> None:
+    """Run `experiments.run` to its end."""
+    process = start(flags)
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+
+
+def small_experiment(folder: pathlib.Path, **fields: object) -> Experiment:
+    """Return a run inside this process, on the classes of `write_data`."""
+    options = {"path": str(folder / "classes.npz"), "validation": "1,2"}
+    splits = dataset.load(**options)
+    given = {"learner.name": "protonet", "strategy.name": "mlti"}
+    small = {
+        "backbone.mlp.hidden": (8, 8),
+        "train.meta_batch_size": 2,
+        "eval.num_tasks": 12,
+        "eval.validation_tasks": 8,
+    }
+    own = {key.replace("__", "."): value for key, value in fields.items()}
+    config = choose_config(splits, given, small | own)
+    with config.unlocked():
+        config.dataset = {"name": "own_data", **options}
+    return build(config)
 
 
 def trace(workdir: pathlib.Path) -> dict[str, object]:

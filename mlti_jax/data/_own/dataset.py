@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import os
 import pathlib
-import zipfile
 from typing import Any
 
-import numpy as np
-
 from mlti_jax.data._own.arrays import from_samples
-from mlti_jax.data._own.files import TABLE_SUFFIXES
+from mlti_jax.data._own.files import TABLE_SUFFIXES, read_npz
 from mlti_jax.data._own.folders import from_folder
 from mlti_jax.data._own.labels import as_names, clean, label_classes, label_tasks
 from mlti_jax.data._own.splitting import HeldOut, Partition
 from mlti_jax.data._own.tables import from_table
+from mlti_jax.data._readers.files import check_file, check_name
 from mlti_jax.data._splits import Splits
 from mlti_jax.data._user_arrays import check_arrays
 from mlti_jax.errors import InputError
@@ -72,6 +70,7 @@ def load(
             f"own_data needs the path of your data (dataset.path): {expected} file"
         )
     path = pathlib.Path(path).expanduser()
+    check_name(path)
     options: dict[str, Any] = {
         "label": label,
         "task": task,
@@ -91,8 +90,9 @@ def load(
     if path.is_dir():
         _check_given(given, FOLDER_OPTIONS, path)
         return from_folder(path, **given, **split)
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{path} does not exist; expected {expected} file")
+    check_file(path)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         _check_given(given, ARRAY_OPTIONS, path)
@@ -129,20 +129,7 @@ def _from_npz(
     setting: str | None,
     standardise: bool = False,
 ) -> Splits:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path} can't be read ({error}); expected the arrays x, y and task of"
-            " numbers or text (no objects), as written by numpy.savez"
-        ) from error
-    for name in ("x", "y"):
-        if name not in arrays:
-            raise InputError(
-                f"{path} has no array {name!r}, but {sorted(arrays)}; expected x, y"
-                " and, unless every label is a class, task"
-            )
+    arrays = read_npz(path, ("x", "y"), optional=("task",))
     x = check_arrays(f"x of {path.name}", arrays["x"])
     labels = {
         name: clean(f"{name} of {path.name}", arrays[name])

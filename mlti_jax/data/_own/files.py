@@ -1,14 +1,17 @@
-"""Reading users' files: tables and images, with errors that name the file."""
+"""Reading users' files: tables, arrays and images, with errors that name the file."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import csv
+import math
 import numbers
 import os
 import pathlib
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,6 +19,9 @@ from mlti_jax._internal.checks import did_you_mean, first_few
 from mlti_jax._internal.extras import require
 from mlti_jax._internal.processes import default_processes
 from mlti_jax.data._own.labels import clean
+from mlti_jax.data._readers.files import check_file, check_name, reading
+from mlti_jax.data._readers.images import FORMATS, open_image
+from mlti_jax.data._user_arrays import check_masks
 from mlti_jax.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +30,11 @@ if TYPE_CHECKING:
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 PARQUET = (".parquet", ".pq")
 TABLE_SUFFIXES = (*SEPARATORS, *PARQUET)
+MAX_COLUMNS = 100_000  # of a table; more take minutes to read
+MAX_BYTES = 8 * 2**30  # of pixels, arrays or numbers, which are all held in memory
+
+# Files that operating systems create in folders.
+SYSTEM_FILES = ("thumbs.db", "desktop.ini")
 
 GRAYSCALE_MODES = ("1", "L", "LA", "La")
 ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # EXIF tag, and values of a quarter turn
@@ -60,6 +71,8 @@ class Table:
         elif isinstance(table, pd.DataFrame):
             self.frame = table
         elif isinstance(table, Mapping):
+            for name, column in table.items():
+                check_masks(f"column {str(name)!r} of the table", column)
             try:
                 self.frame = pd.DataFrame(dict(table))
             except ValueError as error:
@@ -75,11 +88,9 @@ class Table:
                 " columns"
             )
         self._rows = np.arange(len(self.frame))
-        twice = self.frame.columns[self.frame.columns.duplicated()]
-        if len(twice):
-            raise InputError(
-                f"{self.name} has two columns named {str(twice[0])!r}; rename one"
-            )
+        names = [str(name) for name in self.frame.columns]
+        _check_names(self.name, names)
+        self._position = {name: i for i, name in enumerate(names)}
         if not len(self.frame):
             raise InputError(f"{self.name} has no rows; expected one per sample")
 
@@ -98,13 +109,14 @@ class Table:
 
     def column(self, name: str) -> pd.Series:
         """Return a column; raise `InputError` if it does not exist."""
-        name, columns = str(name), [str(column) for column in self.frame.columns]
-        if name not in columns:
+        name = str(name)
+        if name not in self._position:
+            columns = list(self._position)
             raise InputError(
                 f"{self.name} has no column {name!r}{did_you_mean(name, columns)}; its"
                 f" columns are: {first_few(columns)}"
             )
-        return self.frame.iloc[:, columns.index(name)]
+        return self.frame.iloc[:, self._position[name]]
 
     def values(self, name: str) -> np.ndarray:
         """Return a column of labels or names without missing values; see `clean`."""
@@ -119,10 +131,10 @@ class Table:
 
         numeric: list[str] = []
         others: list[str] = []
-        for name in self.frame.columns:
-            if str(name) not in without:
-                is_numeric = is_numeric_dtype(self.frame[name].infer_objects())
-                (numeric if is_numeric else others).append(str(name))
+        for name in self._position:
+            if name not in without:
+                is_numeric = is_numeric_dtype(self.column(name).infer_objects())
+                (numeric if is_numeric else others).append(name)
         return numeric, others
 
     def matrix(self, names: Sequence[str]) -> np.ndarray:
@@ -156,8 +168,7 @@ class Table:
 def _read_frame(path: pathlib.Path) -> pd.DataFrame:
     import pandas as pd
 
-    if not path.is_file():
-        raise InputError(f"file {path} does not exist; expected the path of a table")
+    check_file(path)
     suffix = path.suffix.lower()
     if suffix not in TABLE_SUFFIXES:
         raise InputError(
@@ -165,22 +176,197 @@ def _read_frame(path: pathlib.Path) -> pd.DataFrame:
         )
     try:
         if suffix in PARQUET:
+            _check_parquet(path)
             return pd.read_parquet(path)
-        return pd.read_csv(
-            path,
-            sep=SEPARATORS[suffix],
-            encoding="utf-8-sig",
-            low_memory=False,
-            index_col=False,
+        _check_text(path, SEPARATORS[suffix])
+        frame = pd.read_csv(
+            path, sep=SEPARATORS[suffix], encoding="utf-8-sig", low_memory=False
         )
-    except MemoryError:
+        if not isinstance(frame.index, pd.RangeIndex):
+            # pandas uses the first fields of longer rows as names of the rows.
+            raise InputError(f"{path} has rows with more fields than the header")
+        return frame
+    except (InputError, MemoryError):
         raise
     except Exception as error:  # pandas and pyarrow raise many types of errors.
-        line = (str(error).strip().splitlines() or ["no message"])[0][:200]
-        raise InputError(f"{path} can't be read as a table ({line})") from error
+        raise InputError(
+            f"{path} can't be read as a table ({_first_line(error)})"
+        ) from error
+
+
+def _check_text(path: pathlib.Path, separator: str) -> None:
+    """Raise `InputError` for faults of a text file that pandas does not report."""
+    with path.open("rb") as binary:
+        for part in iter(lambda: binary.read(2**20), b""):
+            if b"\0" in part:
+                raise InputError(
+                    f"{path} is not a text file in UTF-8: it has NUL bytes; save it as"
+                    " CSV in UTF-8"
+                )
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.reader(file, delimiter=separator)
+        # Like pandas, skip blank lines.
+        lines = (row for row in rows if len(row) > 1 or "".join(row).strip())
+        header, first = next(lines, []), next(lines, [])
+        if len(header) > MAX_COLUMNS:
+            raise InputError(
+                f"{path} has {len(header):,} columns; expected at most {MAX_COLUMNS:,}."
+                " Remove columns, or use from_arrays"
+            )
+        _check_names(str(path), header)
+        if len(first) > len(header):
+            raise InputError(
+                f"line {rows.line_num} of {path} has {len(first)} fields, but the"
+                f" header names {len(header)} columns; add the missing names, or remove"
+                " separators at the ends of lines"
+            )
+
+
+def _check_names(table: str, names: Sequence[str]) -> None:
+    """Raise `InputError` if two columns have the same name.
+
+    pandas renames the second `y` of a file to `y.1`: the label would be a feature.
+    """
+    seen: set[str] = set()
+    for name in map(str.strip, names):
+        if name and name in seen:
+            raise InputError(f"{table} has two columns named {name!r}; rename one")
+        seen.add(name)
+
+
+def _check_parquet(path: pathlib.Path) -> None:
+    """Raise `InputError` if a table does not fit into memory."""
+    metadata = require("pyarrow.parquet", "own").read_metadata(path)
+    size = 8 * metadata.num_rows * metadata.num_columns
+    if size > MAX_BYTES or metadata.num_columns > MAX_COLUMNS:
+        raise InputError(
+            f"{path} has {metadata.num_rows:,} rows and {metadata.num_columns:,}"
+            f" columns; expected at most {MAX_COLUMNS:,} columns and"
+            f" {MAX_BYTES // 8:,} values. Remove rows or columns"
+        )
+
+
+# ------------------------------------------------------------------------------- arrays
+
+
+def read_npz(
+    path: pathlib.Path, names: Sequence[str], optional: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
+    """Read arrays of an .npz file; others in it are not read.
+
+    Args:
+      path: the file, as `numpy.savez` or `numpy.savez_compressed` write it.
+      names: arrays that it must have.
+      optional: arrays that it may have.
+
+    Raises:
+      InputError: if the file is damaged, an array is missing or holds objects, or the
+        arrays have more than `MAX_BYTES`.
+    """
+    check_file(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {
+                entry.filename.removesuffix(".npy"): entry
+                for entry in archive.infolist()
+            }
+            found = sorted(members)
+            if len(members) < len(archive.infolist()):
+                raise InputError(f"{path} has two arrays of one name; save it again")
+            for name in names:
+                if name not in found:
+                    raise InputError(
+                        f"{path} has no array {name!r}, but {first_few(found)};"
+                        f" expected {', '.join(names)}, as written by numpy.savez"
+                    )
+            wanted = [name for name in (*names, *optional) if name in found]
+            entries = {name: members[name] for name in wanted}
+            size = sum(entry.file_size for entry in entries.values())
+            if size > MAX_BYTES:
+                raise InputError(
+                    f"the arrays of {path} have {size:,} bytes; expected at most"
+                    f" {MAX_BYTES:,}. Remove samples or features"
+                )
+            return {
+                name: _read_array(archive, entry, f"array {name!r} of {path}")
+                for name, entry in entries.items()
+            }
+    except InputError:
+        raise
+    except Exception as error:  # Archives, decompressors and NumPy raise many types.
+        raise InputError(
+            f"{path} can't be read ({_first_line(error)}); expected arrays of numbers"
+            " or text, as written by numpy.savez. If it is damaged, copy it again"
+        ) from error
+
+
+def _read_array(
+    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, place: str
+) -> np.ndarray:
+    with archive.open(entry) as file:
+        _check_header(file, entry.file_size, place)
+    with archive.open(entry) as file:
+        array = np.lib.format.read_array(file, allow_pickle=False)
+        file.read()  # To the end, where the checksum is compared.
+    return array
+
+
+def _check_header(file: IO[bytes], size: int, place: str) -> None:
+    """Raise `InputError` if the header of an array does not fit its size in bytes."""
+    version = np.lib.format.read_magic(file)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
+    if read is None:  # Only names of fields that are not Latin-1 need version 3.
+        raise InputError(
+            f"{place} has version {version} of the format; expected numbers or text"
+        )
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise InputError(
+            f"{place} has dtype object; expected numbers or text. Convert it first,"
+            " for example with astype(float) or astype(str)"
+        )
+    content = size - file.tell()
+    if min(shape, default=0) < 0 or content != dtype.itemsize * math.prod(shape):
+        raise InputError(
+            f"{place} is damaged: its header says {dtype} {list(shape)}, but it has"
+            f" {content:,} bytes. Copy the file again"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    text = (str(error).strip().splitlines() or ["no message"])[0][:200]
+    return f"{type(error).__name__}: {text}"
 
 
 # ------------------------------------------------------------------------------- images
+
+
+def list_folder(folder: pathlib.Path) -> list[pathlib.Path]:
+    """List the files and folders of a folder, sorted, without hidden ones.
+
+    Raises:
+      InputError: if the folder can't be read or is empty, or an entry has a name that
+        is not UTF-8 or is not a file or folder.
+    """
+    with reading(folder):
+        found = [
+            entry
+            for entry in sorted(folder.iterdir())
+            if not entry.name.startswith(".") and entry.name.lower() not in SYSTEM_FILES
+        ]
+    if not found:
+        raise InputError(
+            f"folder {folder} is empty; expected images, or folders of images. Remove"
+            " it or add files"
+        )
+    for entry in found:
+        check_name(entry)
+        if not entry.is_dir():
+            check_file(entry)
+    return found
 
 
 class ImageHeader(NamedTuple):
@@ -239,25 +425,25 @@ def map_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
 @contextlib.contextmanager
 def _opened(path: pathlib.Path) -> Iterator[Any]:
     require("PIL", "own")
-    from PIL import Image, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
+    check_file(path)
     try:
-        with Image.open(path) as image:
+        with open_image(path, str(path)) as image:
             if image.mode.startswith(("I", "F")):
                 raise InputError(
                     f"{path} has more than 8 bits per channel (mode {image.mode});"
                     " convert it to 8 bits, or use from_arrays with floats"
                 )
             yield image
-    except (InputError, MemoryError):
+    except InputError:
         raise
     except UnidentifiedImageError as error:
         raise InputError(
-            f"{path} is not an image, or its format is not supported; remove it (files"
-            " whose names start with a dot are ignored)"
+            f"{path} is not an image, or its format is not supported"
+            f" ({', '.join(FORMATS)}); remove it (files whose names start with a dot"
+            " are ignored)"
         ) from error
-    except FileNotFoundError as error:
-        raise InputError(f"file {path} does not exist") from error
     except Exception as error:  # Pillow's decoders raise many types of errors.
         raise InputError(
             f"{path} is damaged or not an image ({error}); remove it or copy it again"

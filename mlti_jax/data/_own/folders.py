@@ -10,17 +10,22 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlti_jax._internal.checks import check_range
-from mlti_jax.data._own.files import ImageHeader, map_threads, read_header, read_image
+from mlti_jax.data._own.files import (
+    MAX_BYTES,
+    ImageHeader,
+    list_folder,
+    map_threads,
+    read_header,
+    read_image,
+)
 from mlti_jax.data._own.inputs import IMAGES, Inputs, Leaf
 from mlti_jax.data._own.labels import label_classes, label_tasks
 from mlti_jax.data._own.splitting import HeldOut, Partition, make_splits
+from mlti_jax.data._readers.files import check_name
 from mlti_jax.data._splits import Splits
 from mlti_jax.errors import InputError
 
-# Files that operating systems create in folders.
-SYSTEM_FILES = ("thumbs.db", "desktop.ini")
 LAYOUTS = "class/image or task/class/image"
-MAX_BYTES = 8 * 2**30  # of pixels, which are all held in memory
 
 
 def from_folder(
@@ -37,8 +42,8 @@ def from_folder(
     Args:
       path: a folder with one subfolder of images per class, from which tasks are drawn
         (non-label-sharing); or with one subfolder per task, each with one subfolder
-        per class (label-sharing). Any format that Pillow reads. Files whose names
-        start with a dot are ignored.
+        per class (label-sharing). Formats are PNG, JPEG, BMP, GIF, TIFF, WebP, PPM,
+        TGA, ICO and JPEG 2000. Files whose names start with a dot are ignored.
       size: the side length, or (height, width), to scale images to (Lanczos); None if
         all have the same size.
       validation: classes or tasks for model selection, as in `from_arrays`.
@@ -57,6 +62,7 @@ def from_folder(
         images do not fit into memory.
     """
     root = pathlib.Path(path).expanduser()
+    check_name(root)
     if not root.is_dir():
         raise InputError(
             f"folder {root} does not exist; expected a folder of {LAYOUTS}"
@@ -100,17 +106,7 @@ def _files(
     folder: pathlib.Path, parts: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], pathlib.Path]]:
     """List all files with the names of their parent folders, sorted."""
-    entries = [
-        entry
-        for entry in sorted(folder.iterdir())
-        if not entry.name.startswith(".") and entry.name.lower() not in SYSTEM_FILES
-    ]
-    if not entries:
-        raise InputError(
-            f"folder {folder} is empty; expected images, or folders of images. Remove"
-            " it or add files"
-        )
-    for entry in entries:
+    for entry in list_folder(folder):
         if not entry.is_dir():
             yield parts, entry
         elif len(parts) == 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from collections.abc import Callable
@@ -17,8 +18,14 @@ from mlti_jax._internal.checks import first_few, unknown_name
 from mlti_jax.data._own.files import Table, map_threads, read_image
 from mlti_jax.data._own.labels import clean
 from mlti_jax.data._pools import take_inputs
-from mlti_jax.data._readers.fingerprints import fingerprint_matrix
-from mlti_jax.data._user_arrays import as_numpy, cast, check_arrays, is_list
+from mlti_jax.data._readers.fingerprints import fingerprint_matrix, unreadable
+from mlti_jax.data._user_arrays import (
+    as_numpy,
+    cast,
+    check_arrays,
+    check_magnitude,
+    is_list,
+)
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
 
@@ -109,12 +116,15 @@ class Inputs:
         if self.kind == COLUMNS and not (is_array or isinstance(raw, list)):
             raw = Table(raw).matrix(self.columns)
         x = self._check(raw)
-        return self.standardise(x) if self.mean else self._match_dtypes(x)
+        x = self.standardise(x) if self.mean else self._match_dtypes(x)
+        check_magnitude("x", x)
+        return x
 
     def standardise(self, x: np.ndarray) -> np.ndarray:
         """Return `(x - mean) / scale` as float32, computed in float64."""
         x = x.astype(np.float64)
-        return ((x - np.array(self.mean)) / np.array(self.scale)).astype(np.float32)
+        with np.errstate(over="ignore"):  # `check_magnitude` reports it.
+            return ((x - np.array(self.mean)) / np.array(self.scale)).astype(np.float32)
 
     def describe(self) -> str:
         """Return a short text: dtype, shape, and columns or fingerprint."""
@@ -154,7 +164,15 @@ class Inputs:
             if fields["smiles"] is not None:
                 fields["smiles"] = Smiles(*fields["smiles"])
             inputs = cls(**fields)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            inputs._check_record()
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            SyntaxError,  # from np.dtype
+            RecursionError,
+        ) as error:
             raise InputError(
                 f"the record of inputs can't be read ({type(error).__name__}: {error});"
                 " it is damaged, or from another version of this package"
@@ -162,6 +180,29 @@ class Inputs:
         if inputs.kind not in KINDS:
             raise unknown_name("kind of inputs", inputs.kind, KINDS)
         return inputs
+
+    def _check_record(self) -> None:
+        """Raise `ValueError` if fields of a record that was read are inconsistent."""
+        numbers = (*self.mean, *self.scale)
+        if not all(isinstance(n, float) and math.isfinite(n) for n in numbers):
+            raise ValueError("mean or scale is not a list of finite numbers")
+        if len(self.mean) != len(self.scale):
+            raise ValueError("mean and scale do not fit together")
+        if min(self.scale, default=1.0) <= 0:
+            raise ValueError(f"scale is {min(self.scale)}; expected positive numbers")
+        if self.mean and (len(self.leaves) > 1 or self.shape != (len(self.mean),)):
+            raise ValueError("mean and scale do not fit the shape")
+        if not self.leaves:
+            raise ValueError("it has no array")
+        names = (*self.columns, *self.label_names, *(self.smiles or ()))
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("a name is not text")
+        for leaf in self.leaves:
+            if (
+                min(leaf.shape, default=1) < 1
+                or np.dtype(leaf.dtype).kind not in "buif"
+            ):
+                raise ValueError(f"an array is {leaf.dtype} {list(leaf.shape)}")
 
     # ----------------------------------------------------------------- kinds of data
 
@@ -230,8 +271,8 @@ class Inputs:
         if not readable.all():
             row = int(np.argmin(readable))
             raise InputError(
-                f"RDKit can't read the molecule {str(texts[row])!r} in {place(row)};"
-                " correct its SMILES or remove it"
+                f"RDKit can't read the molecule {unreadable(str(texts[row]))} in"
+                f" {place(row)}; correct its SMILES or remove it"
             )
         return bits
 
@@ -271,7 +312,8 @@ def feature_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       standardized, and a scale of 1 for constant ones.
     """
     x = x.astype(np.float64)
-    mean, scale = x.mean(axis=0), x.std(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, scale = x.mean(axis=0), x.std(axis=0)
     # Rounding can give equal numbers a tiny deviation, and so a huge standard score.
     scale[x.min(axis=0) == x.max(axis=0)] = 1.0
     unchanged = _is_binary(x)
@@ -288,8 +330,19 @@ def with_statistics(inputs: Inputs, x: np.ndarray) -> tuple[Inputs, str]:
 
     Returns:
       The new record, and one sentence on the features.
+
+    Raises:
+      InputError: if the squares of a feature overflow or vanish in float64.
     """
     mean, scale = feature_statistics(x)
+    wrong = ~(np.isfinite(mean) & np.isfinite(scale) & (scale > 0))
+    if wrong.any():
+        number = int(np.argmax(wrong))
+        name = repr(inputs.columns[number]) if inputs.columns else str(number)
+        raise InputError(
+            f"feature {name} has values up to {np.abs(x[:, number]).max():.3g}, for"
+            " which no standard deviation can be computed; scale them to about 1"
+        )
     leaf = inputs.leaves[0]._replace(dtype="float32")
     inputs = dataclasses.replace(
         inputs, leaves=(leaf,), mean=tuple(mean.tolist()), scale=tuple(scale.tolist())
@@ -305,7 +358,8 @@ def with_statistics(inputs: Inputs, x: np.ndarray) -> tuple[Inputs, str]:
 
 def scale_advice(x: np.ndarray) -> list[str]:
     """Suggest to standardize features `[M, D]` if their scales differ widely."""
-    spread = x.astype(np.float64).std(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = x.astype(np.float64).std(axis=0)
     spread = spread[spread > 0]
     if not len(spread) or spread.max() <= WIDE_RANGE * spread.min():
         return []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mlti_jax._internal.checks import unknown_name
+from mlti_jax.data._user_arrays import ROW, Place, as_numpy, is_unicode
 from mlti_jax.errors import InputError
 
 LABEL_SHARING = "label_sharing"
@@ -52,9 +52,7 @@ class Labels:
 # ----------------------------------------------------------------------------- cleaning
 
 
-def clean(
-    field: str, values: Any, place: Callable[[int], str] = "row {}".format
-) -> np.ndarray:
+def clean(field: str, values: Any, place: Place = ROW) -> np.ndarray:
     """Convert labels or names to an array of text, booleans or numbers.
 
     Whitespace around a text is removed.
@@ -65,28 +63,36 @@ def clean(
       place: names a row, for errors.
 
     Raises:
-      InputError: if values are missing or of mixed types.
+      InputError: if values are missing, masked or of mixed types.
     """
-    try:
-        values = np.asarray(values)
-    except ValueError as error:
-        raise InputError(f"{field} can't be converted to an array ({error})") from error
+    values = as_numpy(field, values, place)
     if not values.ndim or not values.size:
         raise InputError(f"{field} is {values}; expected one value per sample")
     if values.dtype.kind == "O":
         values = _typed(field, values, place)
     if values.dtype.kind == "S":
-        values = np.char.decode(values)
+        values = _decode(field, values)
     if values.dtype.kind not in "Ubiuf":
         raise InputError(
             f"{field} has dtype {values.dtype}; expected text, numbers or booleans"
         )
+    if not is_unicode(values):
+        raise InputError(f"{field} has text that is not valid Unicode; correct it")
     if values.dtype.kind == "U":
         values = np.char.strip(values)
         _check_present(field, values == "", place)
     elif values.dtype.kind == "f":
         _check_present(field, ~np.isfinite(values), place)
     return values
+
+
+def _decode(field: str, values: np.ndarray) -> np.ndarray:
+    try:
+        return np.char.decode(values, "utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{field} has bytes that are not text in UTF-8 ({error}); decode them first"
+        ) from error
 
 
 def _is_missing(value: object) -> bool:
@@ -96,17 +102,17 @@ def _is_missing(value: object) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _typed(field: str, values: np.ndarray, place: Callable[[int], str]) -> np.ndarray:
+def _typed(field: str, values: np.ndarray, place: Place) -> np.ndarray:
     """Convert an array of objects of one type to an array of that type."""
     flat = values.ravel().tolist()
     missing = np.array([_is_missing(value) for value in flat], bool)
     _check_present(field, missing.reshape(values.shape), place)
     for kind, dtype in ((str, str), (bool, bool), (numbers.Integral, np.int64)):
         if all(isinstance(value, kind) for value in flat):
-            return values.astype(dtype)
+            return _as_dtype(field, values, dtype)
     numeric = [isinstance(v, numbers.Real) and not isinstance(v, bool) for v in flat]
     if all(numeric):
-        return values.astype(np.float64)
+        return _as_dtype(field, values, np.float64)
     flat = [value.item() if isinstance(value, np.generic) else value for value in flat]
     types = {type(value).__name__: value for value in flat}
     found = " and ".join(f"{value!r} ({name})" for name, value in types.items())
@@ -116,9 +122,17 @@ def _typed(field: str, values: np.ndarray, place: Callable[[int], str]) -> np.nd
     )
 
 
-def _check_present(
-    field: str, missing: np.ndarray, place: Callable[[int], str]
-) -> None:
+def _as_dtype(field: str, values: np.ndarray, dtype: Any) -> np.ndarray:
+    try:
+        return values.astype(dtype)
+    except OverflowError as error:
+        raise InputError(
+            f"{field} has an integer of more than 64 bits ({error}); if it is a name,"
+            " pass it as text"
+        ) from error
+
+
+def _check_present(field: str, missing: np.ndarray, place: Place) -> None:
     rows = np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1))
     if len(rows):
         raise InputError(
@@ -130,8 +144,11 @@ def _check_present(
 
 def as_names(values: np.ndarray) -> np.ndarray:
     """Convert cleaned labels to text: 1, 1.0 and "1" all become `1`."""
-    if values.dtype.kind == "f" and (values == np.round(values)).all():
-        values = values.astype(np.int64)
+    if values.dtype.kind == "f":
+        # Larger floats would overflow, and different labels become the same text.
+        small = np.abs(values) <= 2**53
+        if (small & (values == np.round(values))).all():
+            values = values.astype(np.int64)
     return values.astype(str)
 
 
@@ -207,9 +224,8 @@ def label_tasks(task: np.ndarray, y: np.ndarray, setting: str | None) -> Labels:
     """
     setting, reason = infer_setting(y, setting)
     if setting == REGRESSION:
-        targets = y.reshape(len(y), -1).astype(np.float32)
-        if not np.isfinite(targets).all():
-            raise InputError("targets are too large for float32; scale them down")
+        with np.errstate(over="ignore"):  # `make_splits` checks the magnitude.
+            targets = y.reshape(len(y), -1).astype(np.float32)
         _check_sizes("task", task)
         return Labels(setting, task, targets, (), reason)
     if setting == NON_LABEL_SHARING:

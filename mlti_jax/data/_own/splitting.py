@@ -13,6 +13,7 @@ from mlti_jax.data._own.inputs import Inputs
 from mlti_jax.data._own.labels import NON_LABEL_SHARING, REGRESSION, Labels
 from mlti_jax.data._pools import ClassPool, DomainPool, Pool, RegressionPool
 from mlti_jax.data._splits import Splits
+from mlti_jax.data._user_arrays import check_magnitude
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
 
@@ -192,8 +193,18 @@ def make_splits(
       note: start of the sentence that describes the data.
       details: sentences on how the data was changed.
       source: the file or folder of the data.
+
+    Raises:
+      InputError: if samples or targets are too large for float32.
     """
     labels = partition.labels
+
+    def name(row: int) -> str:
+        return f"{labels.kind} {str(labels.group[row])!r}"
+
+    check_magnitude("x", x, name)
+    if labels.setting == REGRESSION:
+        check_magnitude("y", labels.y, name)
     train = _pool(labels, x, partition.rows("train"))
     validation, test = (
         _pool(labels, x, rows) if len(rows := partition.rows(split)) else None

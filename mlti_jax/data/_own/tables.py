@@ -22,8 +22,9 @@ from mlti_jax.data._own.inputs import (
 )
 from mlti_jax.data._own.labels import as_names, label_classes, label_tasks
 from mlti_jax.data._own.splitting import HeldOut, Partition, make_splits
-from mlti_jax.data._readers.fingerprints import fingerprint_matrix
+from mlti_jax.data._readers.fingerprints import fingerprint_matrix, unreadable
 from mlti_jax.data._splits import Splits
+from mlti_jax.data._user_arrays import cast
 from mlti_jax.errors import InputError
 
 # A larger fraction of unreadable molecules is an error.
@@ -107,7 +108,7 @@ def from_table(
             inputs, text = with_statistics(inputs, train)
             x, details = inputs.standardise(x), [*details, text]
         else:
-            x, details = inputs.compact(x), [*details, *scale_advice(train)]
+            x, details = cast(x), [*details, *scale_advice(train)]
     return make_splits(
         partition,
         x,
@@ -127,7 +128,7 @@ def _read_molecules(
     if readable.all():
         return bits, []
     row, number = int(np.argmin(readable)), int((~readable).sum())
-    first = f"the first is {str(texts[row])!r} in {table.place(row)}"
+    first = f"the first is {unreadable(str(texts[row]))} in {table.place(row)}"
     if number > MAX_SKIPPED * len(texts):
         raise InputError(
             f"RDKit can't read {number} of the {len(texts)} molecules in column"

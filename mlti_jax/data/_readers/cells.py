@@ -26,6 +26,7 @@ ORGAN_COLUMN = "tissue"
 _TYPE_COLUMN = "cell_ontology_class_reannotated"
 _NOT_ANNOTATED = ("nan", "NA")
 CHUNK_SIZE = 1024  # cells; 100 MB if the file's matrix is dense
+_MAX_BYTES = 2**30  # of a column of cells or genes; the release has less than 10 MB
 
 _MIN_CELLS_PER_GENE = 5
 _MIN_COUNTS_PER_CELL = 5000
@@ -91,7 +92,11 @@ class CellFile:
                 chosen = cells[start : start + CHUNK_SIZE]
                 with _reading(self.path):
                     rows = counts[start : start + len(chosen)]
-                part = scipy.sparse.csr_array(rows)
+                    part = scipy.sparse.csr_array(rows)
+                    # SciPy's functions read outside the arrays if indices are wrong.
+                    part.check_format(full_check=True)
+                    if part.shape != (len(chosen), len(self.genes)):
+                        raise ValueError(f"X has rows of shape {part.shape}")
                 part.eliminate_zeros()  # The remaining entries are expressed.
                 self._check_counts(part.data)
                 yield part[np.flatnonzero(chosen)]
@@ -158,7 +163,9 @@ class _Moments:
 def _open_h5ad(path: pathlib.Path) -> Iterator[Any]:
     anndata = extras.require("anndata", "cells")
 
+    files.check_file(path)
     with _reading(path), warnings.catch_warnings():
+        _check_sizes(path)
         # Users can't do anything about the old format of the published file.
         warnings.simplefilter("ignore", anndata.OldFormatWarning)
         data = anndata.read_h5ad(path, backed="r")
@@ -166,6 +173,20 @@ def _open_h5ad(path: pathlib.Path) -> Iterator[Any]:
         yield data
     finally:
         data.file.close()
+
+
+def _check_sizes(path: pathlib.Path) -> None:
+    """Raise `ValueError` if a part that is read as a whole has too many bytes."""
+    h5py = extras.require("h5py", "cells")  # a requirement of anndata
+    with h5py.File(path) as file:
+
+        def check(name: str, part: Any) -> None:
+            in_chunks = name == "X" or name in ("X/data", "X/indices")
+            size = getattr(part, "nbytes", 0)
+            if size > _MAX_BYTES and not in_chunks:
+                raise ValueError(f"{name} has {size:,} bytes unpacked")
+
+        file.visititems(check)
 
 
 @contextlib.contextmanager

@@ -1,21 +1,71 @@
-"""Files of the published releases: lookup, zip archives and tables.
+"""Files: lookup, zip archives and tables of the published releases.
 
 Every function raises one `InputError` for a file that is missing or damaged. It names
-the file, the record in it and what to do.
+the file, the record in it and what to do. Only regular files are opened, since reading
+a named pipe or a device may never end, and never more than a limit is read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import io
+import os
 import pathlib
+import stat
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 
 from mlti_jax.errors import InputError
 
 DOWNLOAD_AGAIN = "download or copy it again"
+
+# The largest files of the releases that are read as a whole have 50 MB (MNIST's
+# images, unpacked), the largest members of their archives 12 MB (NCI).
+MAX_FILE_BYTES = 2**28
+MAX_MEMBER_BYTES = 2**27
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` if a path is not valid UTF-8, so it can't be printed."""
+    text = os.fspath(path)
+    escaped = text.encode("utf-8", "backslashreplace").decode()
+    if escaped != text or "\0" in text:
+        raise InputError(
+            f"the name {escaped.replace(chr(0), '<NUL>')} is not valid UTF-8; rename"
+            " the file or folder"
+        )
+
+
+def check_file(path: pathlib.Path) -> int:
+    """Return the size of a file in bytes.
+
+    Raises:
+      InputError: if it does not exist or is not a regular file.
+    """
+    check_name(path)
+    try:
+        found = path.stat()
+    except OSError as error:
+        if path.is_symlink():
+            raise InputError(
+                f"{path} is a link to a file that does not exist; remove it"
+            ) from error
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise InputError(f"file {path} does not exist") from error
+        raise InputError(f"can't read {path} ({error.strerror})") from error
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a regular file")
+        raise InputError(f"{path} is {kind}; expected a file")
+    return found.st_size
 
 
 def find(raw: pathlib.Path, *names: str, instructions: str) -> pathlib.Path:
@@ -35,8 +85,14 @@ def find(raw: pathlib.Path, *names: str, instructions: str) -> pathlib.Path:
     raise InputError(f"{raw} has no {' or '.join(names)}. To get it: {instructions}")
 
 
-def read_bytes(path: pathlib.Path) -> bytes:
-    """Read a file. Raises `InputError` if that fails."""
+def read_bytes(path: pathlib.Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """Read a file. Raises `InputError` if that fails or it has more bytes."""
+    size = check_file(path)
+    if size > limit:
+        raise InputError(
+            f"{path} has {size:,} bytes; expected at most {limit:,}. It is not the"
+            " publisher's file"
+        )
     with reading(path):
         return path.read_bytes()
 
@@ -53,23 +109,36 @@ def reading(path: pathlib.Path) -> Iterator[None]:
 @contextlib.contextmanager
 def open_zip(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
     """Open a zip archive. Raises `InputError` if it is damaged."""
+    check_file(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except zipfile.BadZipFile as error:
+        archive = zipfile.ZipFile(path)
+    except Exception as error:  # A damaged directory raises errors of many types.
         raise InputError(
             f"{path} is a damaged zip file ({error}); {DOWNLOAD_AGAIN}"
         ) from error
+    with archive:
+        yield archive
 
 
-def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Read a file of an archive. Raises `InputError` if its checksum is wrong."""
+def read_member(
+    archive: zipfile.ZipFile, name: str, limit: int = MAX_MEMBER_BYTES
+) -> bytes:
+    """Read a file of an archive.
+
+    Raises:
+      InputError: if its checksum is wrong or it has more than `limit` bytes.
+    """
+    place = f"{name} in {archive.filename}"
+    size = archive.getinfo(name).file_size
+    if size > limit:
+        raise InputError(
+            f"{place} has {size:,} bytes unpacked; expected at most {limit:,}. It is"
+            " not the publisher's file"
+        )
     try:
         return archive.read(name)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise InputError(
-            f"{name} in {archive.filename} is damaged ({error}); {DOWNLOAD_AGAIN}"
-        ) from error
+    except Exception as error:  # Each decompressor has its own types of errors.
+        raise InputError(f"{place} is damaged ({error}); {DOWNLOAD_AGAIN}") from error
 
 
 def read_table(
@@ -89,15 +158,28 @@ def read_table(
     Raises:
       InputError: if the file can't be read or has no such columns.
     """
+    content = read_bytes(path)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, delimiter=delimiter)
-            found = list(rows.fieldnames or ())
-            for column in columns:
-                if column not in found:
-                    raise InputError(
-                        f"{path} has no column {column!r}, found {found}; use {source}"
-                    )
-            return [(rows.line_num, row) for row in rows]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"can't read {path} as a table ({error})") from error
+        if b"\0" in content:
+            raise csv.Error("it has NUL bytes")
+        lines = io.StringIO(content.decode("utf-8-sig"), newline="")
+        # Strict: an unpaired quote would otherwise hide all rows up to the next one.
+        rows = csv.DictReader(lines, delimiter=delimiter, strict=True)
+        found = list(rows.fieldnames or ())
+        for column in columns:
+            if found.count(column) > 1:
+                raise csv.Error(f"it has two columns named {column!r}")
+            if column not in found:
+                raise InputError(
+                    f"{path} has no column {column!r}, found {found[:20]}; use {source}"
+                )
+        table = []
+        for row in rows:
+            if None in row:
+                raise csv.Error(f"line {rows.line_num} has more fields than the header")
+            table.append((rows.line_num, row))
+        return table
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"can't read {path} as a table ({error}); {DOWNLOAD_AGAIN}"
+        ) from error

@@ -14,6 +14,17 @@ from mlti_jax._internal.checks import unknown_name
 BITS = 1024
 FINGERPRINTS = ("morgan", "path")
 
+# RDKit takes at most about two seconds for a molecule within these limits, and may
+# never end for larger ones. The longest SMILES of Metabolism and FS-Mol has 402
+# characters, the longest mol block of NCI 16,000.
+MAX_SMILES = 4_000
+MAX_MOL_BLOCK = 200_000
+MAX_ATOMS = 4_000
+# Walks along 7 bonds, the longest path of the path fingerprint, whose cost they bound.
+# Drugs have up to 70,000, the cages of NCI (carboranes) up to 1.1 million.
+MAX_WALKS = 2_000_000
+WALK_LENGTH = 7
+
 
 class Molecule(NamedTuple):
     """Canonical SMILES and two fingerprints, bool `[1024]`."""
@@ -60,20 +71,70 @@ def _generators() -> tuple[Any, Any]:
     )
 
 
+class _Format(NamedTuple):
+    """A function of `rdkit.Chem`, and the largest number of characters for it."""
+
+    reader: str
+    limit: int
+
+
+_SMILES = _Format("MolFromSmiles", MAX_SMILES)
+_MOL_BLOCK = _Format("MolFromMolBlock", MAX_MOL_BLOCK)
+
+
 def parse_smiles(smiles: str) -> Molecule | None:
     """Return SMILES and fingerprints of a molecule; None if RDKit can't read it."""
-    from rdkit import Chem
-
-    silence_rdkit()
-    return featurise(Chem.MolFromSmiles(smiles))
+    return _parse(smiles, _SMILES)
 
 
 def parse_mol_block(block: str) -> Molecule | None:
     """Parse the mol block of an SDF record; return None if RDKit can't read it."""
+    return _parse(block, _MOL_BLOCK)
+
+
+def unreadable(smiles: str) -> str:
+    """Return a molecule that `parse_smiles` rejects, shortened, and the reason."""
+    shown = smiles if len(smiles) <= 60 else f"{smiles[:60]}..."
+    fault = _fault(smiles, _SMILES)
+    return f"{shown!r} ({fault})" if fault else repr(shown)
+
+
+def _parse(text: str, form: _Format) -> Molecule | None:
+    if _fault(text, form):
+        return None
+    try:
+        return featurise(_read(text, form, sanitize=True))
+    except (RuntimeError, ValueError):  # Checks inside RDKit fail.
+        return None
+
+
+def _fault(text: str, form: _Format) -> str:
+    """Return why a molecule is not given to RDKit; empty if it is."""
+    if len(text) > form.limit:
+        return f"longer than {form.limit:,} characters"
+    from rdkit import Chem
+
+    try:
+        mol = _read(text, form, sanitize=False)  # Only atoms and bonds: always fast.
+    except (RuntimeError, ValueError):
+        return "invalid"
+    if mol is None:
+        return ""
+    if mol.GetNumAtoms() > MAX_ATOMS:
+        return f"more than {MAX_ATOMS:,} atoms"
+    bonds = Chem.GetAdjacencyMatrix(mol)
+    walks = np.ones(len(bonds))
+    for _ in range(WALK_LENGTH):
+        walks = bonds @ walks
+    return "too many bonds between its atoms" if walks.sum() > MAX_WALKS else ""
+
+
+def _read(text: str, form: _Format, *, sanitize: bool) -> Any:
+    """Return an RDKit molecule; None if the text is invalid."""
     from rdkit import Chem
 
     silence_rdkit()
-    return featurise(Chem.MolFromMolBlock(block))
+    return getattr(Chem, form.reader)(text, sanitize=sanitize)
 
 
 def fingerprint_matrix(

@@ -6,7 +6,7 @@ import functools
 import io
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -15,12 +15,60 @@ from mlti_jax._internal.processes import ordered_map
 from mlti_jax.data._readers import files
 from mlti_jax.errors import InputError
 
+# Decoders that read pixels only. Others run programs or interpreters (EPS and PDF run
+# Ghostscript) or need libraries of the system (WMF).
+FORMATS = (
+    "PNG",
+    "JPEG",
+    "BMP",
+    "GIF",
+    "TIFF",
+    "WEBP",
+    "PPM",
+    "TGA",
+    "ICO",
+    "JPEG2000",
+)
+# Larger images may be decompression bombs: a file of 100 KB with 10^9 pixels. This is
+# the number from which Pillow warns.
+MAX_PIXELS = 2**30 // 12
+
+
+def open_image(file: pathlib.Path | IO[bytes], place: str) -> Any:
+    """Open an image with Pillow and read its header.
+
+    Args:
+      file: the file, in one of `FORMATS`.
+      place: name of the file, for the error message.
+
+    Raises:
+      InputError: if the image has more than `MAX_PIXELS` pixels. Damaged files raise
+        Pillow's own errors, of many types.
+    """
+    from PIL import Image
+
+    try:
+        Image.init()  # registers all formats
+        known = [name for name in FORMATS if name in Image.OPEN]
+        image = Image.open(file, formats=known)
+        width, height = image.size
+    except Image.DecompressionBombError:  # Twice the limit; it closed the file.
+        raise InputError(_too_large(place)) from None
+    if width * height > MAX_PIXELS:
+        image.close()
+        raise InputError(_too_large(place))
+    return image
+
+
+def _too_large(place: str) -> str:
+    return f"image {place} has more than {MAX_PIXELS:,} pixels; scale it down"
+
 
 def decode_image(content: bytes, place: str, size: int) -> np.ndarray:
     """Decode an image and resize it.
 
     Args:
-      content: bytes of the file, in any format that Pillow reads.
+      content: bytes of the file, in one of `FORMATS`.
       place: name of the file, for the error message.
       size: height and width to resize to (Lanczos). An image that already has this
         size is not resampled.
@@ -34,9 +82,9 @@ def decode_image(content: bytes, place: str, size: int) -> np.ndarray:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(content)) as opened:
+        with open_image(io.BytesIO(content), place) as opened:
             image = opened.convert("RGB")
-    except MemoryError:
+    except InputError:
         raise
     except Exception as error:  # Pillow's readers raise errors of many types.
         raise InputError(

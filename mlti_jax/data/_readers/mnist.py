@@ -133,12 +133,7 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
     content = files.read_bytes(path)
     # By content, not by suffix: some browsers unpack without renaming.
     if content.startswith(b"\x1f\x8b"):
-        try:
-            content = gzip.decompress(content)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InputError(
-                f"{path} is a damaged gzip file ({error}); {again}"
-            ) from error
+        content = _unpack(content, path)
 
     magic = bytes((0, 0, 8, ndim))
     header = 4 + 4 * ndim
@@ -157,6 +152,23 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
             f" {expected} for shape {shape.tolist()}; {again}"
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _unpack(content: bytes, path: pathlib.Path) -> bytes:
+    limit = files.MAX_FILE_BYTES
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            unpacked = file.read(limit + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(
+            f"{path} is a damaged gzip file ({error}); {files.DOWNLOAD_AGAIN}"
+        ) from error
+    if len(unpacked) > limit:
+        raise InputError(
+            f"{path} has more than {limit:,} bytes unpacked. It is not MNIST's own"
+            f" file; {files.DOWNLOAD_AGAIN}"
+        )
+    return unpacked
 
 
 def _load_tfds(data_dir: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ import tensorflow_datasets as tfds
 
 from mlti_jax._internal.checks import first_few
 from mlti_jax.data import _prepared as prepared
+from mlti_jax.data._readers import files
 from mlti_jax.data._readers.images import read_images
 from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import _base as base
@@ -92,20 +93,15 @@ class Dermnet(base.DatasetBuilder):
                 f" {len(_CLASSES)} classes: {first_few(missing)}. {self.INSTRUCTIONS}"
                 " If your folders have other names, rename them to these."
             )
-        try:
-            return {label: list(self._unique(paths[label])) for label in paths}
-        except OSError as error:
-            raise InputError(
-                f"can't read {error.filename} ({error.strerror})"
-            ) from error
+        return {label: list(self._unique(paths[label])) for label in paths}
 
     def _unique(self, paths: Sequence[pathlib.Path]) -> Iterator[pathlib.Path]:
-        sizes = [path.stat().st_size for path in paths]
+        sizes = [files.check_file(path) for path in paths]
         files_of_size = collections.Counter(sizes)
         seen = set()
         for path, size in zip(paths, sizes, strict=True):
             if files_of_size[size] > 1:  # Only files of equal size can be duplicates.
-                digest = hashlib.sha256(path.read_bytes()).digest()
+                digest = hashlib.sha256(files.read_bytes(path)).digest()
                 if digest in seen:
                     self.skip("duplicate of another image of its class")
                     continue
@@ -135,10 +131,14 @@ def _image_paths(folder: pathlib.Path) -> list[pathlib.Path]:
     """Return all image files below a folder, sorted."""
     return sorted(
         pathlib.Path(parent, name)
-        for parent, _, names in os.walk(folder)
+        for parent, _, names in os.walk(folder, onerror=_unreadable)
         for name in names
         if pathlib.Path(name).suffix.lower() in _SUFFIXES
     )
+
+
+def _unreadable(error: OSError) -> None:
+    raise InputError(f"can't read {error.filename} ({error.strerror})") from error
 
 
 def _class_of(path: pathlib.Path, known: Mapping[str, str]) -> str | None:

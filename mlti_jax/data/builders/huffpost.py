@@ -7,6 +7,7 @@ meta-testing and does not list them; here they follow each other in that order.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -70,6 +71,7 @@ _TEST = (
 _SPLITS = {"train": _TRAIN, "validation": _VALIDATION, "test": _TEST}
 _CLASSES = _TRAIN + _VALIDATION + _TEST  # A label of the file is the position here.
 _FILE = "huffpost.json"
+_MAX_LINE = 2**20  # bytes; the longest line of the release has 232
 _FEATURES = ("bag_of_words", "wordllama", "albert")
 
 _Encoder = Callable[[Iterable[str]], PyTree]
@@ -115,8 +117,10 @@ class Huffpost(DatasetBuilder):
 def _read_titles(path: pathlib.Path) -> dict[str, list[str]]:
     """Read the titles of each category, in the order of the file."""
     titles: dict[str, list[str]] = {name: [] for name in _CLASSES}
+    files.check_file(path)
     with files.reading(path), path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        lines = iter(functools.partial(file.readline, _MAX_LINE + 1), b"")
+        for number, line in enumerate(lines, start=1):
             text, label = _parse_line(line, f"line {number} of {path}")
             titles[_CLASSES[label]].append(text)
     missing = [str(_CLASSES.index(name)) for name, found in titles.items() if not found]
@@ -131,9 +135,14 @@ def _read_titles(path: pathlib.Path) -> dict[str, list[str]]:
 
 def _parse_line(line: bytes, place: str) -> tuple[str, int]:
     """Return the title of a line, words separated by spaces, and its label."""
+    if len(line) > _MAX_LINE:
+        raise InputError(
+            f"{place} has more than {_MAX_LINE:,} bytes; expected one title. The file"
+            f" is damaged or another dataset, {files.DOWNLOAD_AGAIN}"
+        )
     try:
         record = json.loads(line)
-    except ValueError as error:  # invalid JSON or UTF-8
+    except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8
         raise InputError(
             f"{place} is not valid JSON ({error}); the file is damaged or truncated,"
             f" {files.DOWNLOAD_AGAIN}"
@@ -147,16 +156,26 @@ def _parse_line(line: bytes, place: str) -> tuple[str, int]:
                 f" strings), found {_shorten(record)}. {Huffpost.INSTRUCTIONS}"
             )
         text = " ".join(words)
+    if not _is_unicode(text):
+        raise InputError(
+            f"{place} has the title {text[:80]!r} with half of a character (a"
+            f" surrogate); the file is damaged, {files.DOWNLOAD_AGAIN}"
+        )
     if (
         not isinstance(label, int)
         or isinstance(label, bool)
         or not 0 <= label < len(_CLASSES)
     ):
         raise InputError(
-            f"{place} has the label {label!r}; expected an integer from 0 to"
+            f"{place} has the label {_shorten(label)}; expected an integer from 0 to"
             f" {len(_CLASSES) - 1} in the field 'label'. {Huffpost.INSTRUCTIONS}"
         )
     return text, label
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text is valid Unicode; JSON can also hold half a character."""
+    return text.encode("utf-8", "replace").decode() == text
 
 
 def _shorten(record: object) -> str:

@@ -112,7 +112,8 @@ class MiniImagenet(base.DatasetBuilder):
             return {s: _read_cache(path, _CLASSES[s]) for s, path in caches.items()}
         images = find(_IMAGES)
         # List the folder once instead of testing each of the 60,000 files.
-        present = set(os.listdir(images))
+        with files.reading(images):
+            present = set(os.listdir(images))
         splits = {}
         for split, name in _LISTS.items():
             listed = _read_list(find(name), _CLASSES[split], present)

@@ -29,7 +29,7 @@ from mlti_jax._internal.checks import first_few
 from mlti_jax._internal.processes import ordered_map
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._readers import files
-from mlti_jax.data._readers.images import check_classes, decode_image
+from mlti_jax.data._readers.images import check_classes, decode_image, open_image
 from mlti_jax.data._readers.pickles import load_pickle
 from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import _base as base
@@ -119,8 +119,8 @@ def _read_ids(
     columns = []
     for path in (class_names, synsets):
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = files.read_bytes(path).decode("utf-8").splitlines()
+        except UnicodeDecodeError as error:
             raise InputError(
                 f"can't read {path} ({error}); {files.DOWNLOAD_AGAIN}"
             ) from error
@@ -200,12 +200,10 @@ def _png_bytes(path: pathlib.Path, number: int, content: Any) -> bytes:
 
 def _decode_png(numbered: tuple[int, bytes], path: pathlib.Path) -> np.ndarray:
     """Decode an image, uint8 `[84, 84, 3]`; the release has no other size."""
-    from PIL import Image
-
     number, content = numbered
     place = f"{number} of {path}"
     decoded = decode_image(content, place, _SIZE)
-    with Image.open(io.BytesIO(content)) as image:
+    with open_image(io.BytesIO(content), place) as image:
         width, height = image.size
     if (width, height) != (_SIZE, _SIZE):
         raise InputError(

@@ -192,3 +192,20 @@ def test_missing_file_and_missing_data(tmp_path):
         prepare("huffpost", tmp_path, tmp_path / "data")
     with pytest.raises(InputError, match="huffpost is not prepared in .* Then run:"):
         data.load("huffpost", data_dir=tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[" * 10**5, "line 1 of .* is not valid JSON .*recursion"),
+        ('{"raw": "' + "a" * 2**20, "line 1 of .* has more than 1,048,576 bytes"),
+        ('{"raw": "\\ud800", "label": 1}', r"line 1 of .*'.ud800' with half of a"),
+        ('{"raw": "a", "label": ' + "9" * 5000 + "}", "line 1 of .* is not valid JSON"),
+        ('{"raw": "a", "label": ' + "9" * 4000 + "}", "line 1 .* has the label 999"),
+    ],
+)
+def test_hostile_lines(tmp_path, line, message):
+    path = write_huffpost(tmp_path / "raw", [line]) / "huffpost.json"
+    with pytest.raises(InputError, match=message) as error:
+        huffpost._read_titles(path)
+    assert len(str(error.value)) < 1000

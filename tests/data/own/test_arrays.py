@@ -334,7 +334,11 @@ SINGLE = {"a": np.ones((3, 2)), "b": np.ones((1, 2)), "c": np.ones((3, 2))}
             "x of task 'ward_1' can't be converted to an array.*pad rows of different",
         ),
         (changed("ward_1", x=np.ones(8)), {}, r"shape \[8\].*use x\[:, None\]"),
-        (changed("ward_1", x=1e300 * np.ones((8, 3))), {}, "too large for float32"),
+        (
+            changed("ward_1", x=1e300 * np.ones((8, 3))),
+            {},
+            "x of task 'ward_1' has the value inf; expected at most 1e.15",
+        ),
         (
             changed("ward_1", x=np.ones((8, 4))),
             {},
@@ -451,3 +455,119 @@ def test_without_test_tasks():
     assert splits.test is None
     assert splits.validation is None
     assert "test: none" in splits.summary
+
+
+# ------------------------------------------------------------ masked and large values
+
+
+def masked(values, row):
+    values = np.ma.array(values)
+    values[row] = np.ma.masked
+    return values
+
+
+X = np.arange(24.0).reshape(8, 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (masked(X, 5), None, "x of task 'ward_1' has masked values, .* row 5"),
+        (list(masked(X, 5)), None, "x of task 'ward_1' has masked values, .* row 5"),
+        (
+            [[0, 1, 2]] * 3 + [[0, np.ma.masked, 2]] * 5,
+            None,
+            "x of task 'ward_1' has masked values, the first in row 3",
+        ),
+        (
+            tuple({"a": masked(X, 2), "b": X}.values()),
+            None,
+            "x of task 'ward_1' has masked",
+        ),
+        (masked(X.astype(int), 5), None, "x of task 'ward_1' has masked"),
+        (None, masked(["cold", "ill"] * 4, 6), "y of task 'ward_1' has masked.* row 6"),
+        (None, ["cold"] * 7 + [np.ma.masked], "y of task 'ward_1' has masked.* row 7"),
+        (
+            None,
+            np.array(["cold"] * 7 + [np.ma.masked], object),
+            "y of task 'ward_1' has masked .* row 7",
+        ),
+    ],
+)
+def test_masked_values_raise(x, y, message):
+    with pytest.raises(InputError, match=message):
+        data.from_arrays(changed("ward_1", x=x, y=y))
+
+
+def test_masked_arrays_without_masked_values():
+    x, y = labeled()
+    given = tasks()
+    expected = data.from_arrays({**given, "ward_1": (x, y)}, test=["ward_1"])
+    found = data.from_arrays(
+        {**given, "ward_1": (np.ma.array(x), np.ma.array(y, mask=False))},
+        test=["ward_1"],
+    )
+    np.testing.assert_array_equal(found.test.x, expected.test.x)
+
+
+@pytest.mark.parametrize("values", [masked([0, 1, 0, 1], 2), [0, 1, np.ma.masked, 1]])
+def test_masked_values_of_pools_raise(values):
+    x, good = np.ones((4, 2)), np.array([0, 1, 0, 1])
+    rows = "has masked values, the first in row 2"
+    with pytest.raises(InputError, match=f"label {rows}"):
+        data.ClassPool.from_arrays(x, values)
+    with pytest.raises(InputError, match=f"domain {rows}"):
+        data.DomainPool.from_arrays(x, values, good)
+    with pytest.raises(InputError, match=f"x {rows}"):
+        data.ClassPool.from_arrays(masked(x, 2), good)
+    with pytest.raises(InputError, match=f"y {rows}"):
+        data.RegressionPool.from_arrays(x, masked(x, 2), good)
+
+
+@pytest.mark.parametrize("value", [1e16, -1e30, 1e300])
+def test_large_values_raise(value):
+    large = X.copy()
+    large[4, 1] = value
+    with pytest.raises(InputError, match="x of task 'ward_1' has the value .* at most"):
+        data.from_arrays(changed("ward_1", x=large), test=["ward_1"])
+    classes = {f"c{i}": X for i in range(4)} | {"c4": large}
+    with pytest.raises(InputError, match="x of class 'c4' has the value"):
+        data.from_arrays(classes)
+    targets = {f"t{i}": (X, X[:, 0] / 7) for i in range(4)}
+    targets["t3"] = X, large[:, 1]
+    with pytest.raises(InputError, match="y of task 't3' has the value .* Scale"):
+        data.from_arrays(targets, test=["t3"])
+    pool = data.RegressionPool.from_arrays
+    with pytest.raises(InputError, match="y of row 4 has the value"):
+        pool(X, large[:, 1:2], np.zeros(8, int))
+    with pytest.raises(InputError, match="x of row 4 has the value"):
+        pool(large, X, np.zeros(8, int))
+
+
+def test_large_integers_raise_instead_of_wrapping_around():
+    ids = np.full((8, 3), 2**40)
+    text = {f"c{i}": {"ids": ids, "mask": ids > 0} for i in range(5)}
+    with pytest.raises(InputError, match="x of row 0 has the value 1.1e.12"):
+        data.from_arrays(text)
+    with pytest.raises(InputError, match="x of row 0 has the value 1.1e.12"):
+        data.ClassPool.from_arrays(ids, np.arange(8) // 4)
+
+
+def test_large_labels_stay_different():
+    labels = [1e30, 2e30]  # Both overflow an integer.
+    given = {str(i): (X, labels * 4) for i in range(3)}
+    assert data.from_arrays(given).inputs.label_names == ("1e+30", "2e+30")
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([10**30, 1] * 4, "y of task 'ward_1' has an integer of more than 64 bits"),
+        (np.array([b"\xff", b"a"] * 4), "bytes that are not text in UTF-8"),
+        (["\ud800", "a"] * 4, "y of task 'ward_1' has text that is not valid Unicode"),
+        (np.full(8, 2**31, np.uint32).view("U1"), "text that is not valid Unicode"),
+    ],
+)
+def test_labels_that_can_not_be_converted(y, message):
+    with pytest.raises(InputError, match=message):
+        data.from_arrays(changed("ward_1", y=y))

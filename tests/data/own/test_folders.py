@@ -1,5 +1,11 @@
 """`from_folder`: layouts, sizes, formats and errors."""
 
+import os
+import shutil
+import socket
+import struct
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -203,3 +209,99 @@ def test_a_task_that_lacks_a_class(domains):
 def test_no_folder(tmp_path):
     with pytest.raises(InputError, match="folder .*nowhere does not exist"):
         data.from_folder(tmp_path / "nowhere")
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 8\n%%EndComments\nshowpage\n"
+
+
+def huge_png(side=20_000):
+    """A PNG of 400 million black pixels in a file of 50 KB."""
+    rows = zlib.compress(b"\0" * ((side // 8 + 1) * side), 9)
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)),
+        (b"IDAT", rows),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content))
+        + name
+        + content
+        + struct.pack(">I", zlib.crc32(name + content))
+        for name, content in chunks
+    )
+
+
+def unix_socket(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "a.eps").write_bytes(EPS), "a.eps is not an image"),
+        (lambda folder: (folder / "a.png").write_bytes(EPS), "a.png is not an image"),
+        (lambda folder: os.mkfifo(folder / "a.png"), "a.png is a named pipe; expected"),
+        (lambda folder: unix_socket(folder / "a.png"), "a.png is a socket; expected"),
+        (
+            lambda folder: (folder / "a.png").symlink_to("/dev/zero"),
+            "a.png is a device; expected a file",
+        ),
+        (
+            lambda folder: (folder / "a.png").symlink_to("nowhere"),
+            "a.png is a link to a file that does not exist; remove it",
+        ),
+        (
+            lambda folder: (folder / "a.png").symlink_to("a.png"),
+            "a.png is a link to a file that does not exist; remove it",
+        ),
+        (
+            lambda folder: (folder / "loop").symlink_to(folder),
+            "is a folder inside a class folder",
+        ),
+        (
+            lambda folder: (folder.parent / "loop").symlink_to(folder.parent),
+            "is a folder inside a class folder",
+        ),
+        (
+            lambda folder: shutil.copy(
+                folder / "0.png", folder / os.fsdecode(b"\xff.png")
+            ),
+            r"bee/.udcff.png is not valid UTF-8; rename the file",
+        ),
+        (
+            lambda folder: shutil.copytree(
+                folder, folder.parent / os.fsdecode(b"b\xe9e")
+            ),
+            r"b.udce9e is not valid UTF-8; rename the file or folder",
+        ),
+        (
+            lambda folder: (folder / "a.png").write_bytes(huge_png()),
+            "a.png has more than 89,478,485 pixels; scale it down",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_files_that_must_not_be_opened(classes, change, message):
+    root, _ = classes
+    inputs = data.from_folder(root).inputs
+    change(root / "bee")
+    with pytest.raises(InputError, match=message) as error:
+        data.from_folder(root)
+    print(error.value)  # The message has no characters that can't be printed.
+    str(error.value).encode()
+    if (root / "bee" / "a.png").is_file():
+        with pytest.raises(InputError, match=message):
+            inputs([root / "bee" / "0.png", root / "bee" / "a.png"])
+
+
+def test_images_between_the_limits_of_pillow(tmp_path):
+    # Pillow only warns up to twice this size.
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(huge_png(10_000))
+    with (
+        pytest.warns(Image.DecompressionBombWarning),
+        pytest.raises(InputError, match="0.png has more than 89,478,485 pixels"),
+    ):
+        data.from_folder(tmp_path, size=8)

@@ -50,7 +50,8 @@ def test_json_round_trip(inputs):
 )
 def test_json_keeps_every_digit(numbers):
     mean, scale = zip(*numbers, strict=True)
-    inputs = dataclasses.replace(VECTORS, mean=mean, scale=scale)
+    leaf = Leaf("", (len(mean),), "float32")
+    inputs = dataclasses.replace(VECTORS, leaves=(leaf,), mean=mean, scale=scale)
     assert Inputs.from_json(inputs.to_json()) == inputs
 
 
@@ -63,6 +64,17 @@ def test_json_keeps_every_digit(numbers):
         {"leaves": [["", [3], "float33"]]},
         {"color": 1},
         {"smiles": 3},
+        {"leaves": [["", [3], "f4,,"]]},
+        {"leaves": [["", [3], "object"]]},
+        {"leaves": [["", [0], "float32"]]},
+        {"leaves": []},
+        {"mean": [1.0, 2.0, float("nan")], "scale": [1.0] * 3},
+        {"mean": [0.0] * 3, "scale": [1.0, 0.0, 1.0]},
+        {"mean": [0.0] * 3, "scale": [1.0] * 2},
+        {"mean": [0.0] * 2, "scale": [1.0] * 2},
+        {"mean": "abc", "scale": "abc"},
+        {"label_names": [1, 2]},
+        {"columns": 3},
     ],
 )
 def test_damaged_records_raise(change):
@@ -73,7 +85,7 @@ def test_damaged_records_raise(change):
 def test_texts_that_are_not_records_raise():
     without = json.loads(VECTORS.to_json())
     del without["leaves"]
-    for text in (json.dumps(without), "[]", "{", "3"):
+    for text in (json.dumps(without), "[]", "{", "3", "[" * 10**5):
         with pytest.raises(InputError, match="the record of inputs can't be read"):
             Inputs.from_json(text)
 
@@ -182,3 +194,39 @@ def test_new_arrays_equal_the_pool():
     given = {f"t{i}": (rng.normal(size=(4, 2)), [0, 1, 0, 1]) for i in range(3)}
     splits = data.from_arrays(given, test=["t1"])
     np.testing.assert_array_equal(splits.inputs(given["t1"][0]), splits.test.x)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "raw", "message"),
+    [
+        (VECTORS, np.ma.array(np.ones((2, 3)), mask=np.eye(2, 3)), "masked .* row 0"),
+        (VECTORS, [[1, 2, 3], [1, 2, np.ma.masked]], "x has masked values, .* row 1"),
+        (
+            TABLE,
+            {"age": [1, np.ma.masked], "height": [1, 2]},
+            "'age' .* masked .*row 1",
+        ),
+        (TABLE, np.ma.array(np.ones((2, 2)), mask=[[0, 0], [1, 0]]), "masked .* row 1"),
+        (MOLECULES, ["C", np.ma.masked], "x has masked values, the first in row 1"),
+        (
+            TEXT,
+            {"ids": np.ma.masked_equal([[1, 2, 3, 0]], 0), "mask": np.ones((1, 4))},
+            "x has masked values",
+        ),
+        (
+            VECTORS,
+            [[1, 2, 3], [1, 2, 1e16]],
+            "x of row 1 has the value 1e.16; expected",
+        ),
+        (VECTORS, [[1, 2, -1e300]], "x of row 0 has the value -inf"),
+        (TABLE, [[1, 2], [1e300, 2]], "x of row 1 has the value inf"),
+        (
+            TEXT,
+            {"ids": [[1, 2, 3, 2**40]], "mask": np.ones((1, 4), bool)},
+            "x of row 0 has the value 1.1e.12",
+        ),
+    ],
+)
+def test_masked_and_large_new_data(inputs, raw, message):
+    with pytest.raises(InputError, match=message):
+        inputs(raw)

@@ -1,5 +1,7 @@
 """`from_table`: formats, columns, labels, molecules and errors."""
 
+import os
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -294,3 +296,146 @@ def test_summary_reports_test_molecules_in_training():
     assert expected >= 0.5
     text = f"{expected:.1%} of the test samples also occur in the training tasks"
     assert text in splits.summary
+
+
+ROWS = "".join(f"{i % 3},{i // 3 % 2},{i}.5\n" for i in range(24))
+
+
+def read_text(path, content):
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return data.from_table(path, label="y", task="t")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "t,y,y",
+        't,y,"y"',
+        "t,y, y",
+        "\ufefft,y,t",
+        "\n  \nt,y,y",
+        "t,y,y\r",
+    ],
+)
+def test_duplicate_columns_of_a_file_raise(tmp_path, header):
+    # pandas renames the second `y` to `y.1`: the label would be a feature.
+    with pytest.raises(InputError, match="a.csv has two columns named '[yt]'; rename"):
+        read_text(tmp_path / "a.csv", f"{header}\n{ROWS}")
+
+
+def test_duplicate_columns_of_other_tables_raise(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = [pyarrow.array([0, 1] * 4)] * 3
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table(columns, names=["t", "y", "y"]), path)
+    with pytest.raises(InputError, match="a.parquet can't be read .*Multiple matches"):
+        data.from_table(path, label="y", task="t")
+    for columns in (["t", "y", "y"], ["t", 1, "1"], ["t", "y", "y "]):
+        table = pd.DataFrame(np.zeros((4, 3)), columns=columns)
+        with pytest.raises(InputError, match="the table has two columns named"):
+            data.from_table(table, label="y", task="t")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        # pandas would shift the columns, or drop the last field.
+        ("y,a\n" + ROWS, "line 2 of .*a.csv has 3 fields, but the header names 2"),
+        ("\ny,a\n\n" + ROWS, "line 4 of .*a.csv has 3 fields"),
+        ("t,y,a\n" + ROWS.replace("\n", ",\n"), "line 2 .* has 4 fields, .* names 3"),
+        ("t,y,a\n" + ROWS + "1,1,1,1\n", "Expected 3 fields in line 26, saw 4"),
+        ("t,y,a\n" + ROWS + '1,"1,1\n', "EOF inside string"),
+        ("t,y,a\n" + ROWS + "1\n", "column 'y' of a.csv is empty.* line 26"),
+        ("t,y,a\n", "a.csv has no rows"),
+        ("", "a.csv can't be read as a table"),
+        (("t,y,a\n" + ROWS).encode("utf-16"), "not a text file in UTF-8: .*NUL bytes"),
+        # pandas ends a field at a NUL byte.
+        ("t,y,a\n" + ROWS.replace("5", "5\0"), "it has NUL bytes; save it as CSV"),
+        (("t,y,\xe9\n" + ROWS).encode("latin1"), "a.csv can't be read.*'utf-8' codec"),
+        (b"\x1f\x8b\x08\xff\xfe" * 9, "a.csv can't be read as a table"),
+        ("t,y," + "a" * 200_000 + "\n" + ROWS, "field larger than field limit"),
+        ("t,y,a\n" + ROWS.replace(".5", ".5e300"), "feature 'a' has values up to 2"),
+        ("t,y,a\n" + ROWS.replace(".5", ".5e-300"), "no standard deviation"),
+    ],
+)
+def test_faulty_text_files(tmp_path, content, message):
+    with pytest.raises(InputError, match=message):
+        read_text(tmp_path / "a.csv", content)
+
+
+def test_a_million_columns_raise_quickly(tmp_path):
+    names = ",".join(f"c{i}" for i in range(10**6))
+    with pytest.raises(InputError, match="has 1,000,000 columns; expected at most"):
+        read_text(tmp_path / "a.csv", f"{names}\n{ROWS}")
+
+
+def test_a_parquet_file_that_expands_raises(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    frame().to_parquet(path)
+    monkeypatch.setattr("mlti_jax.data._own.files.MAX_BYTES", 8 * 6 * 40 - 1)
+    with pytest.raises(InputError, match="a.parquet has 40 rows and 6 columns; expec"):
+        load(path)
+
+
+def test_tables_that_are_not_files(tmp_path):
+    path = tmp_path / "a.csv"
+    for make, kind in (
+        (lambda: os.mkfifo(path), "a named pipe"),
+        (lambda: path.mkdir(), "a folder"),
+        (lambda: path.symlink_to("/dev/zero"), "a device"),
+        (lambda: path.symlink_to("nowhere"), "a link to a file that does not exist"),
+    ):
+        make()
+        with pytest.raises(InputError, match=f"a.csv is {kind}"):
+            load(path)
+        path.rmdir() if kind == "a folder" else path.unlink()
+
+
+@pytest.mark.parametrize("column", ["age", "ill", "ward"])
+@pytest.mark.parametrize("kind", ["array", "list"])
+def test_masked_columns_raise(column, kind):
+    columns = {name: list(frame()[name]) for name in ("age", "ill", "ward")}
+    if kind == "array":
+        columns[column] = np.ma.array(columns[column], mask=np.arange(40) == 7)
+    else:
+        columns[column][7] = np.ma.masked
+    with pytest.raises(InputError, match=f"column '{column}' .* masked .* in row 7"):
+        load(columns)
+    table = pd.DataFrame({**columns, column: pd.Series(columns[column], dtype=object)})
+    with pytest.raises(InputError, match=f"column '{column}'"):
+        load(table, features=["age"])
+    columns[column] = np.ma.array(list(frame()[column]), mask=False)
+    assert load(columns).inputs.columns == ("age",)
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+def test_large_values_name_the_task(standardise):
+    table = frame()
+    table.loc[39, "age"] = 1e25
+    options = {"test": ["ward_4"], "standardise": standardise}
+    with pytest.raises(InputError, match="x of task 'ward_4' has the value .*e.2"):
+        load(table, **options)
+    table["age"] = 1e25 * frame().age  # fits after standardization
+    if standardise:
+        assert np.abs(load(table, **options).train.x).max() < 10
+        table.loc[39, "age"] = 1e300
+        with pytest.raises(InputError, match="x of task 'ward_4' has the value inf"):
+            load(table, **options)
+    else:
+        with pytest.raises(InputError, match="x of task 'ward_0' has the value"):
+            load(table, **options)
+
+
+def test_long_molecules_are_reported_as_unreadable():
+    pytest.importorskip("rdkit")
+    table = molecules_frame()
+    table.loc[5, "smiles"] = "C" * 100_000
+    options = {"label": "active", "task": "assay", "smiles": "smiles"}
+    splits = load(table, **options)
+    assert (
+        f"the first is '{'C' * 60}...' (longer than 4,000 characters) in row 5"
+        in splits.summary
+    )
+    with pytest.raises(InputError, match=r"\(longer than 4,000 characters\) in row 1"):
+        splits.inputs(["C", "C" * 100_000])

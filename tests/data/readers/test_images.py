@@ -34,3 +34,18 @@ def test_check_classes():
     message = "a.csv does not have the 2 classes .*: x missing; z not expected.* use b"
     with pytest.raises(InputError, match=message):
         check_classes("a.csv", ["y", "z"], ("x", "y"), release="b")
+
+
+def test_formats_that_run_programs_are_not_opened():
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 8\n%%EndComments\n"
+    with pytest.raises(InputError, match="can't decode the image a.jpg"):
+        decode_image(eps, "a.jpg", 4)
+
+
+@pytest.mark.parametrize("side", [10_000, 20_000])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_images_that_expand(side):
+    buffer = io.BytesIO()
+    Image.new("1", (side, side)).save(buffer, "PNG")
+    with pytest.raises(InputError, match="image a.png has more than 89,478,485 pixels"):
+        decode_image(buffer.getvalue(), "a.png", 4)

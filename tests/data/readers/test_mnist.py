@@ -180,3 +180,11 @@ def test_real_files(tmp_path):
     sizes = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
     assert np.bincount(loaded.labels).tolist() == sizes
     assert loaded.labels[:5].tolist() == [5, 0, 4, 1, 9]
+
+
+def test_gzip_that_expands(tmp_path):
+    write_idx(tmp_path)
+    path = paths(tmp_path / "mnist", "train")[0]
+    path.write_bytes(gzip.compress(b"\0" * (2**28 + 1)))
+    with pytest.raises(InputError, match="has more than 268,435,456 bytes unpacked"):
+        mnist.load("auto", tmp_path)
