@@ -21,10 +21,11 @@ pytestmark = pytest.mark.slow
 FLIPS_OF_A_MODEL, FLIPS_OF_A_RUN, FLIPS_BEFORE_RESUMING = 120, 120, 60
 
 
-def flip(folder: pathlib.Path, rng: np.random.Generator) -> str:
-    """Flip one random bit of a random file; files are equally likely."""
+def flip(folder: pathlib.Path, rng: np.random.Generator, by_size: bool) -> str:
+    """Flip one random bit: all files are equally likely, or all bytes are."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.stat().st_size)
-    path = files[rng.integers(len(files))]
+    sizes = np.array([p.stat().st_size if by_size else 1 for p in files])
+    path = files[rng.choice(len(files), p=sizes / sizes.sum())]
     content = bytearray(path.read_bytes())
     place = int(rng.integers(len(content)))
     content[place] ^= 1 << int(rng.integers(8))
@@ -35,10 +36,10 @@ def flip(folder: pathlib.Path, rng: np.random.Generator) -> str:
 def copies(original, tmp_path, number, seed):
     """Yield copies of a folder, each with another bit flipped, and the place."""
     rng = np.random.default_rng(seed)
-    for _ in range(number):
+    for index in range(number):
         copy = tmp_path / "copy"
         shutil.copytree(original, copy)
-        yield copy, flip(copy, rng)
+        yield copy, flip(copy, rng, by_size=bool(index % 2))
         shutil.rmtree(copy)
 
 
