@@ -35,7 +35,6 @@ from mlti_jax._internal.storage import (
 from mlti_jax._version import __version__
 from mlti_jax.api._calibration import Calibration
 from mlti_jax.data import Inputs
-from mlti_jax.data._own.inputs import SMILES
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables
 from mlti_jax.strategies import Strategy, init_variables
@@ -226,28 +225,10 @@ def _inputs(manifest: _Manifest) -> Inputs:
     saved = manifest.value("inputs", dict)
     try:
         inputs = Inputs.from_json(json.dumps(saved))
-        _check_inputs(inputs)
+        _example(inputs)
     except (InputError, TypeError, ValueError) as error:
         raise manifest.error("inputs", f"cannot be used ({error})") from error
     return inputs
-
-
-def _check_inputs(inputs: Inputs) -> None:
-    """Raise `InputError` if the parts of a record do not fit together."""
-    if not inputs.leaves:
-        raise InputError("samples have no arrays")
-    _example(inputs)
-    lengths = {
-        len(part) for part in (inputs.mean, inputs.scale, inputs.columns) if part
-    }
-    if lengths - set(inputs.shape[-1:]) or bool(inputs.mean) != bool(inputs.scale):
-        raise InputError(f"mean, scale or columns are not of length {inputs.shape}")
-    if inputs.mean and not np.isfinite([inputs.mean, inputs.scale]).all():
-        raise InputError("mean or scale is not finite")
-    if inputs.scale and not min(inputs.scale) > 0:
-        raise InputError(f"scale is {min(inputs.scale)}; expected positive numbers")
-    if (inputs.kind == SMILES) != (inputs.smiles is not None):
-        raise InputError(f"kind is {inputs.kind}, but smiles is {inputs.smiles}")
 
 
 def _example(inputs: Inputs) -> PyTree:

@@ -15,6 +15,7 @@ from mlti_jax.data import Inputs, Splits
 from mlti_jax.data._own.inputs import Leaf, leaves_of
 from mlti_jax.data._own.labels import as_names, clean
 from mlti_jax.data._pools import Pool
+from mlti_jax.data._user_arrays import check_magnitude
 from mlti_jax.errors import InputError
 
 
@@ -53,6 +54,7 @@ def as_targets(y: Any, size: int, length: int) -> np.ndarray:
             f"y is {targets.dtype}{list(targets.shape)}; expected numbers "
             f"[{size}, {length}], targets of each sample of x"
         )
+    check_magnitude("y", wide)
     return wide.astype(np.float32)
 
 

@@ -190,10 +190,17 @@ class Inputs:
             raise ValueError("mean and scale do not fit together")
         if min(self.scale, default=1.0) <= 0:
             raise ValueError(f"scale is {min(self.scale)}; expected positive numbers")
-        if self.mean and (len(self.leaves) > 1 or self.shape != (len(self.mean),)):
-            raise ValueError("mean and scale do not fit the shape")
         if not self.leaves:
             raise ValueError("it has no array")
+        lengths = {len(part) for part in (self.mean, self.columns) if part}
+        if lengths and (
+            len(self.leaves) > 1 or {self.shape} != {(n,) for n in lengths}
+        ):
+            raise ValueError(
+                f"mean, scale or columns do not fit the shape {self.shape}"
+            )
+        if (self.kind == SMILES) != (self.smiles is not None):
+            raise ValueError(f"kind is {self.kind}, but smiles is {self.smiles}")
         names = (*self.columns, *self.label_names, *(self.smiles or ()))
         if not all(isinstance(name, str) for name in names):
             raise ValueError("a name is not text")
