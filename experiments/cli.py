@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 from absl import flags
+from ml_collections import ConfigDict
 
 from experiments.config import config_names
 from mlti_jax._internal import command_line
@@ -22,6 +23,7 @@ from mlti_jax.data._registry import DATASETS
 from mlti_jax.errors import InputError
 from mlti_jax.learners._registry import FAMILIES, LEARNERS
 from mlti_jax.strategies._registry import STRATEGIES, applies_to
+from mlti_jax.training._config import base_config, flat_fields
 
 
 def run(
@@ -127,10 +129,12 @@ def _check_fields(argv: list[str]) -> None:
     files = [arg for arg in argv if arg.startswith("--config=")]
     if not files:
         return
-    path = pathlib.Path(files[-1].removeprefix("--config=").partition(":")[0])
+    name = files[-1].removeprefix("--config=").partition(":")[0]
+    path = pathlib.Path(name)
     if not path.is_file():
+        fault = "is not a file" if name and path.exists() else "does not exist"
         raise InputError(
-            f"config file {path} does not exist; available configs: "
+            f"config file {name!r} {fault}; available configs: "
             f"{', '.join(config_names())}, as experiments/configs/NAME.py"
         )
     # While it parses --config, ml_collections defines a flag for each --config.FIELD
@@ -139,19 +143,59 @@ def _check_fields(argv: list[str]) -> None:
     try:
         flags.FLAGS([argv[0], *files])
         config: Any = flags.FLAGS["config"].value
-    except (InputError, flags.Error):
+    except flags.Error as error:
+        raise _argument_error(path, error) from None
+    except InputError:
         raise
-    except Exception as error:  # The file is a program and may raise anything.
+    except (Exception, SystemExit) as error:  # The file is a program.
         raise _config_error(path, error) from error
     finally:
         sys.argv = everything
         flags.FLAGS.unparse_flags()
+    _check_result(path, config)
     for arg in argv:
         if arg.startswith("--config."):
             _check_field(config, arg.partition("=")[0].removeprefix("--config."))
 
 
-def _config_error(path: pathlib.Path, error: Exception) -> InputError:
+def _check_result(path: pathlib.Path, config: Any) -> None:
+    """Raise `InputError` if `get_config` returns something else than a config.
+
+    The options of each backbone, learner and strategy may be missing.
+    """
+    if not isinstance(config, ConfigDict):
+        # ml_collections keeps an `OSError` of the file until the config is used.
+        error = getattr(config, "__dict__", {}).get("_error")
+        if isinstance(error, OSError):
+            raise _config_error(path, error) from error
+        raise InputError(
+            f"config file {path}: get_config returns {config!r:.80}; expected a "
+            "ConfigDict, such as a changed mlti_jax.training.base_config()"
+        )
+    known = flat_fields(config)
+    for field in flat_fields(base_config()):
+        if field.count(".") < 2 and field not in known:
+            raise InputError(
+                f"config file {path}: the config has no field {field}; start with "
+                "mlti_jax.training.base_config(), which has every field"
+            )
+
+
+def _argument_error(path: pathlib.Path, error: flags.Error) -> InputError:
+    """Return the error for a `TypeError` or `ValueError` of `get_config`.
+
+    ml_collections makes it a flag's error, whose text ends with the original one.
+    """
+    text = str(error).strip().splitlines()[-1]
+    kind, _, message = text.partition(": ")
+    if kind == f"{InputError.__module__}.{InputError.__name__}":
+        return InputError(message)
+    if message.startswith("get_config() takes 0 positional arguments"):
+        return InputError(f"config file {path} takes no argument after the colon")
+    return InputError(f"config file {path}: {text}; correct the file")
+
+
+def _config_error(path: pathlib.Path, error: BaseException) -> InputError:
     """Return the error for a config file that fails, with the line where it does."""
     lines = [
         frame.lineno

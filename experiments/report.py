@@ -25,11 +25,13 @@ from experiments.theory import remainders, variance
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import absolute
 from mlti_jax._internal.progress import say
-from mlti_jax._internal.storage import read_json
+from mlti_jax._internal.storage import damaged, read_json, read_regular
+from mlti_jax.errors import InputError
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "results.md"
 FIGURES = "figures"  # folder beside the page
 NOTES = "notes.md"  # in the folder of results; the only part written by hand
+MAX_NOTES_BYTES = 2**20
 MEASURED = "theory.json"  # in the folder of results, written by `experiments.theory`
 
 # `allow_override`: other tools define flags with these names too.
@@ -105,7 +107,7 @@ def page(results_folder: pathlib.Path, figures_folder: pathlib.Path) -> str:
     results = Results(results_folder)
     blocks = [HEAD]
     if (results_folder / NOTES).exists():
-        blocks.append((results_folder / NOTES).read_text(encoding="utf-8").strip())
+        blocks.append(_read_notes(results_folder / NOTES))
     blocks += ["## Tables", LEGEND, COMMAND]
     without_results = []
     for table in ALL_TABLES.values():
@@ -116,6 +118,14 @@ def page(results_folder: pathlib.Path, figures_folder: pathlib.Path) -> str:
         blocks.append(NOT_RUN.format(", ".join(without_results)))
     blocks += theory_parts(results_folder) + figure_parts(results, figures_folder)
     return "\n\n".join(blocks) + "\n"
+
+
+def _read_notes(path: pathlib.Path) -> str:
+    content = read_regular(path, MAX_NOTES_BYTES)
+    try:
+        return content.decode().strip()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text in UTF-8 ({error})") from None
 
 
 def table_parts(table: Table, results: Results) -> list[str]:
@@ -203,11 +213,16 @@ def theory_parts(results_folder: pathlib.Path) -> list[str]:
     path = results_folder / MEASURED
     if not path.exists():
         return []
-    measured = read_json(path, "run experiments.theory again")
-    tables = (
-        remainders.table(measured["remainders"]),
-        variance.table(measured["total_variance"]),
-    )
+    advice = "run experiments.theory again"
+    measured = read_json(path, advice)
+    try:
+        tables = (
+            remainders.table(measured["remainders"]),
+            variance.table(measured["total_variance"]),
+        )
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        fault = f"not its fields: {type(error).__name__}: {error}"
+        raise damaged(path, fault, advice) from error
     return ["## Theory", THEORY, *(f"```text\n{table}\n```" for table in tables)]
 
 

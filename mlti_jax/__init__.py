@@ -5,7 +5,7 @@ function or a small frozen dataclass in one of the modules below.
 """
 
 # First, since the other imports are slow and may be interrupted.
-import mlti_jax._internal.interrupts  # noqa: I001
+import mlti_jax._internal.interrupts  # noqa: F401, I001
 from mlti_jax import api as api
 from mlti_jax import augmentation as augmentation
 from mlti_jax import backbones as backbones

@@ -30,6 +30,7 @@ cases in two minutes, without vmap. The tables are:
 from __future__ import annotations
 
 import fnmatch
+import math
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
@@ -52,7 +53,8 @@ from experiments.benchmark.cases import ALL_CASES, QUICK, find
 from experiments.benchmark.torch.sides import SIDES as TORCH_SIDES
 from mlti_jax import parallel
 from mlti_jax._internal.checks import unknown_name
-from mlti_jax._internal.storage import write_json
+from mlti_jax._internal.command_line import output_folder
+from mlti_jax._internal.storage import check_target, write_json
 from mlti_jax.errors import InputError
 
 CASES = flags.DEFINE_list("cases", None, "Names or patterns of cases; default: all.")
@@ -128,10 +130,10 @@ def settings_from_flags() -> Settings:
         memory=everything if MEMORY.value is None else MEMORY.value,
         account_cases=tuple(ACCOUNT_CASES.value or ()),
     )
-    if settings.rounds < 1 or not settings.seconds > 0:
+    if settings.rounds < 1 or not 0 < settings.seconds < math.inf:
         raise InputError(
             f"--rounds={settings.rounds} and --seconds={settings.seconds}; expected"
-            " rounds of 1 or more and seconds above 0"
+            " rounds of 1 or more and a finite number of seconds above 0"
         )
     for side in settings.sides:
         if side not in TORCH_SIDES:
@@ -187,6 +189,9 @@ def main() -> None:
     parallel.use_all_cores()
     settings = settings_from_flags()
     names = chosen(CASES.value, IS_QUICK.value)
+    folder = output_folder(OUTPUT.value) if OUTPUT.value else None
+    if folder is not None:  # before what takes long
+        check_target(folder / "results.json")
     here = machine.describe()
     print(f"{here['platform']}, JAX {here['jax']}; whole training steps")
     results: list[dict] = []
@@ -198,8 +203,8 @@ def main() -> None:
         last = result["kind"]
         print(MODULES[last].table(result), flush=True)
         results.append(result)
-        if OUTPUT.value:
-            write(results, pathlib.Path(OUTPUT.value))
+        if folder is not None:
+            write(results, folder)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ RESULTS = flags.DEFINE_string(
 )
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would be run, and exit.")
 RUN = flags.DEFINE_bool("run", False, "Run what is missing.")
-SEEDS = flags.DEFINE_integer("seeds", 1, "Number of seeds, from 0.", lower_bound=1)
+SEEDS = flags.DEFINE_integer(
+    "seeds", 1, "Number of seeds, from 0.", lower_bound=1, upper_bound=1000
+)
 STEPS = flags.DEFINE_integer(
     "steps", None, "Training steps; default: those of the paper.", lower_bound=1
 )
@@ -71,7 +73,7 @@ def launch(
     jobs: list[Job], workdir: str | None, albert: pathlib.Path | None = None
 ) -> None:
     """Run the jobs that have no result (`--run`), or print them (`--dry_run`)."""
-    paths = Paths(absolute(workdir), absolute(DATA_DIR.value), albert)
+    paths = Paths(absolute(workdir or None), absolute(DATA_DIR.value), albert)
     folder = results_folder()
     if DRY_RUN.value:
         print(dry_run(jobs, Results(folder), paths, JOBS.value))

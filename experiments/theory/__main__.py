@@ -25,7 +25,7 @@ from absl import flags, logging
 from experiments.theory import plots, remainders, variance
 from mlti_jax._internal import command_line
 from mlti_jax._internal.command_line import DATA_DIR
-from mlti_jax._internal.storage import write_json
+from mlti_jax._internal.storage import check_target, write_json
 
 flags.declare_key_flag("data_dir")
 OUTPUT = flags.DEFINE_string(
@@ -34,22 +34,24 @@ OUTPUT = flags.DEFINE_string(
     "Directory for the results.",
     allow_override=True,  # Other commands define a flag with this name.
 )
+FILES = ("theory.json", "theory.png", "total_variance.png")
 
 
 def main() -> None:
     """Measure, print and plot everything."""
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing data.
     folder = command_line.output_folder(OUTPUT.value)
+    numbers, *figures = (folder / name for name in FILES)
+    for path in (numbers, *figures):  # before what takes long
+        check_target(path)
+    pools = variance.load_pools(DATA_DIR.value)
     lemmas = remainders.measure()
     print(remainders.table(lemmas), flush=True)
-    pools = variance.load_pools(DATA_DIR.value)
     datasets = [variance.measure(*item) for item in pools.items()]
     print(f"\n{variance.table(datasets)}")
-    write_json(
-        folder / "theory.json", {"remainders": lemmas, "total_variance": datasets}
-    )
-    plots.remainders(lemmas, folder / "theory.png")
-    plots.total_variance(datasets, folder / "total_variance.png")
+    write_json(numbers, {"remainders": lemmas, "total_variance": datasets})
+    plots.remainders(lemmas, figures[0])
+    plots.total_variance(datasets, figures[1])
     print(f"\nresults: {folder}")
 
 

@@ -166,7 +166,7 @@ def absolute(path: str | None) -> pathlib.Path | None:
 
 def output_folder(path: str | None) -> pathlib.Path:
     """Return the folder given with `--output`, after creating it if needed."""
-    if path is None:
+    if not path:
         raise InputError("--output is missing, the folder to write to; see --help")
     folder = absolute(path)
     make_folder(folder, f"--output={folder}")

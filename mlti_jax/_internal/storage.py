@@ -109,7 +109,8 @@ def make_folder(path: pathlib.Path, name: str | None = None) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise InputError(
-            f"{name or path} is a file, not a directory; remove it or choose another"
+            f"{name or path} is a file, not a directory, or is inside of a file; "
+            "remove it or choose another"
         ) from None
 
 

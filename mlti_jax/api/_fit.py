@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from mlti_jax import data, parallel
+from mlti_jax._internal.checks import check_range
 from mlti_jax._internal.progress import say, silence
 from mlti_jax.api._calibration import Calibration, calibrate
 from mlti_jax.api._model import FittedLearner
@@ -217,6 +218,11 @@ def choose_config(
     config.dataset.name = splits.name
     config.interpolation = {"method": "", "layers": ()}
     config.task = {"ways": placeholder(int), "shots": _SHOTS, "queries": _QUERIES}
+    if not isinstance(overrides, Mapping):
+        raise InputError(
+            f"overrides is of type {type(overrides).__name__}; expected a dictionary "
+            'of config fields, such as {"train.learning_rate": 1e-4}'
+        )
     given = {name: v for name, v in arguments.items() if v is not None}
     given |= flat_fields(overrides)
     # ProtoNet accepts any number of classes, but no targets.
@@ -238,6 +244,7 @@ def choose_config(
         fields.setdefault("eval.queries", max(1, min(_QUERIES, left)))
     steps = fields.get("train.steps")
     if isinstance(steps, int):
+        check_range("train.steps", steps, 2**31 - 1)
         fields.setdefault("eval.every", max(1, steps // _VALIDATIONS))
     set_fields(config, fields)
     config.lock()

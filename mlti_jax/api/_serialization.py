@@ -135,6 +135,10 @@ def read(path: str | os.PathLike[str]) -> tuple[SavedLearner, Learner, Strategy]
     classes = tuple(manifest.value("classes", list))
     if not all(isinstance(name, str) for name in classes):
         raise manifest.error("classes", "is not a list of names")
+    if facts.setting == "label_sharing" and len(classes) != facts.outputs:
+        raise manifest.error(
+            "classes", f"has {len(classes)}, not {facts.outputs} names"
+        )
     inputs = _inputs(manifest)
     config = _config(manifest)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlti_jax.backbones._layers import DenseBlock
-from mlti_jax.backbones._stack import Stack
+from mlti_jax.backbones._stack import Stack, are_sizes
 from mlti_jax.errors import InputError
 
 
@@ -33,9 +33,9 @@ def dense_blocks(
     hidden: tuple[int, ...], slope: float, dropout: float, norm: bool = True
 ) -> tuple[DenseBlock, ...]:
     """Build one `DenseBlock` per entry of `hidden`."""
-    if not hidden or min(hidden) < 1 or not 0 <= dropout < 1:
+    if not are_sizes(hidden) or not 0 <= dropout < 1:
         raise InputError(
-            "fully connected blocks need sizes >= 1 and a dropout in [0, 1), got "
-            f"hidden={tuple(hidden)}, dropout={dropout}"
+            "fully connected blocks need integers >= 1 as sizes and a dropout in "
+            f"[0, 1), got hidden={tuple(hidden)}, dropout={dropout}"
         )
     return tuple(DenseBlock(size, slope, dropout, norm) for size in hidden)

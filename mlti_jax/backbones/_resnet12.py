@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from mlti_jax import ops
 from mlti_jax.backbones._layers import BatchNorm, check_images, uniform_fan_in
-from mlti_jax.backbones._stack import Context, Stack
+from mlti_jax.backbones._stack import Context, Stack, are_sizes
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array
 
@@ -104,7 +104,7 @@ def resnet12(
       >>> len(resnet12((8, 8)))
       2
     """
-    if not filters or min(filters) < 1 or not 0 <= drop_rate < 1 or block_size < 1:
+    if not are_sizes(filters) or not 0 <= drop_rate < 1 or block_size < 1:
         raise InputError(
             "resnet12 needs filters and block_size >= 1 and a drop_rate in [0, 1), got "
             f"{tuple(filters)}, {block_size} and {drop_rate}"

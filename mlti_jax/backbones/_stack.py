@@ -7,7 +7,8 @@ share the others. Both need a network that can be entered and left at any layer.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import numbers
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -89,6 +90,13 @@ def check_depth(layers: int) -> None:
         raise InputError(
             f"a network of {layers} layers is too deep; use at most {MAX_LAYERS}"
         )
+
+
+def are_sizes(sizes: Sequence[object]) -> bool:
+    """Whether `sizes` holds one or more positive integers."""
+    return bool(sizes) and all(
+        isinstance(size, numbers.Integral) and int(size) >= 1 for size in sizes
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -313,6 +313,8 @@ def check_episode(pool: Pool, *, ways: int, shots: int, queries: int | None) -> 
             raise InputError(f"{field} is {value!r}; expected an integer")
         if value < 1:
             raise InputError(f"{field} is {value}; expected 1 or more")
+    if ways == 1 and not isinstance(pool, RegressionPool):
+        raise InputError("ways is 1; expected at least 2 classes to tell apart")
     pool._check_ways(ways)
     count = np.asarray(pool.count).reshape(-1)
     smallest = int(count.argmin())

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from absl import flags, logging
 
 from mlti_jax._internal import command_line
+from mlti_jax._internal.checks import check_range
 from mlti_jax._internal.extras import require
 from mlti_jax._internal.interrupts import raise_again
 from mlti_jax._internal.locks import locked
@@ -75,6 +76,7 @@ def prepare(
       InputError: if the files are missing or unusable, or another process prepares
         the same dataset.
     """
+    check_range("processes", processes, 1024)
     data_dir = resolve_data_dir(data_dir)
     if not overwrite and (builder := dataset_builder(name, data_dir)).is_prepared():
         prepared.check(builder)
@@ -152,7 +154,7 @@ def main() -> None:
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing records.
     name = chosen_dataset()
     data_dir = command_line.DATA_DIR.value
-    if _RAW.value is None:
+    if not _RAW.value:
         instructions = dataset_class(name).INSTRUCTIONS
         raise InputError(f"--raw=DIR is missing. {instructions}")
     processes = _PROCESSES.value

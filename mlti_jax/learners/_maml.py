@@ -6,6 +6,7 @@ Each is a `GradientLearner` with its own update rule and adapted layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import TypedDict, Unpack
 
 from mlti_jax._internal.checks import check_range
@@ -194,16 +195,21 @@ def meta_curvature(
 def _layer_numbers(layers: Sequence[int], stack: Stack) -> tuple[int, ...]:
     """Return ascending layer indices; negative ones count from the top."""
     size = len(stack)
-    if not layers or any(not -size <= layer < size for layer in layers):
+    wrong = [
+        layer
+        for layer in layers
+        if not isinstance(layer, Integral) or not -size <= layer < size
+    ]
+    if wrong or not layers:
         raise InputError(
             f"adapted_layers must name at least one of the {size} layers "
             f"(the head is {size - 1} or -1), got {tuple(layers)}"
         )
-    numbers = tuple(sorted({layer % size for layer in layers}))
-    for number in numbers:
+    indices = tuple(sorted({layer % size for layer in layers}))
+    for number in indices:
         if stack.tied is not None and stack.tied.count(stack.tied[number]) > 1:
             raise InputError(
                 f"adapted_layers names layer {number}, which shares its parameters "
                 "with other layers; adapt layers with parameters of their own"
             )
-    return numbers
+    return indices

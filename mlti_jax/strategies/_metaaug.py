@@ -11,6 +11,7 @@ then exactly vanilla.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 
 import jax
@@ -42,10 +43,11 @@ def metaaug(
       True
     """
     check_setting(setting)
-    if not shifts or (period is not None and not period > 0):
+    are_numbers = all(isinstance(shift, numbers.Real) for shift in shifts)
+    if not shifts or not are_numbers or (period is not None and not period > 0):
         raise InputError(
-            f"metaaug needs at least one shift and a positive period, got {shifts} and "
-            f"{period}"
+            "metaaug needs at least one shift, a number, and a positive period, got "
+            f"{shifts} and {period}"
         )
     if setting == "non_label_sharing":
         return Strategy(name="metaaug")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -265,7 +266,11 @@ def tasks_per_step(strategy: Strategy, batch_size: int) -> int:
 def check_layers(learner: Learner, strategy: Strategy) -> None:
     """Raise `InputError` if tasks cannot be interpolated at the strategy's layers."""
     deepest = learner.deepest_mixing_layer
-    wrong = [layer for layer in strategy.layers if not 0 <= layer <= deepest]
+    wrong = [
+        layer
+        for layer in strategy.layers
+        if not isinstance(layer, numbers.Integral) or not 0 <= layer <= deepest
+    ]
     if wrong or not strategy.layers:
         raise InputError(
             f"interpolation layers must be among 0..{deepest} for this learner and "

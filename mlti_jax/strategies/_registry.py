@@ -36,13 +36,19 @@ def parse(names: str) -> tuple[str, ...]:
     """Split a name such as `mlti+metareg` into its members.
 
     Raises:
-      InputError: if a member is unknown or occurs twice.
+      InputError: if a member is empty, unknown or occurs twice.
 
     Examples:
       >>> parse("mlti+metareg")
       ('mlti', 'metareg')
     """
     members = tuple(name.strip() for name in names.split("+"))
+    if not all(members):
+        fault = f"{names!r} has an empty member" if names.strip() else "is empty"
+        raise InputError(
+            f"strategy {fault}; give one name, or several joined with +, such as "
+            "mlti+metareg"
+        )
     for name in members:
         if name not in STRATEGIES:
             raise unknown_name("strategy", name, STRATEGIES)

@@ -187,7 +187,7 @@ def fill_in(
     """Choose what a config leaves open: `task.ways`, the network, the interpolation.
 
     A config leaves them open with `task.ways=None`, an empty `backbone.name` and an
-    empty `interpolation.method`.
+    empty `interpolation.method`, whose layers are chosen too if they are empty.
 
     Args:
       config: the config.
@@ -215,10 +215,11 @@ def fill_in(
     config = _with_fields(config, chosen)
     if not method:
         interpolation = choose_interpolation(splits)
-        layers, deepest = interpolation["layers"], deepest_layer(config, splits)
+        given, layers = config.interpolation.layers, interpolation["layers"]
+        deepest = deepest_layer(config, splits)
         # If none exists, the error of the first choice is raised later.
         existing = tuple(layer for layer in layers if layer <= deepest)
-        interpolation["layers"] = existing or layers
+        interpolation["layers"] = given or existing or layers
         fields = {f"interpolation.{name}": v for name, v in interpolation.items()}
         config, chosen = _with_fields(config, fields), chosen | fields
     text = ", ".join(f"{field}={value}" for field, value in chosen.items())

@@ -18,6 +18,7 @@ from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, RegressionPool, Splits
 from mlti_jax.data._pools import Pool, check_episode
 from mlti_jax.errors import InputError
+from mlti_jax.interpolation import cutmix
 from mlti_jax.learners import Learner
 from mlti_jax.learners._registry import LEARNERS
 from mlti_jax.parallel import Plan, plan_for
@@ -207,8 +208,17 @@ def _check_size(experiment: Experiment) -> None:
     at_once = min(share, experiment.plan.tasks_per_pass or share)
     task = jax.eval_shape(experiment.sample_task)
     sets = (task.support.x, task.query.x)
+    interpolates = experiment.strategy.transform is not None
+    if interpolates and experiment.config.interpolation.method == "cutmix":
+        jax.eval_shape(cutmix, jax.random.key(0), 0.5, task.support.x)
     needed = step_bytes(
-        experiment.learner, state, state.variables, sets, share, at_once
+        experiment.learner,
+        state,
+        state.variables,
+        sets,
+        share,
+        at_once,
+        interpolates,
     )
     check_memory(needed, devices)
 

@@ -43,11 +43,14 @@ def step_bytes(
     sets: tuple[PyTree, ...],
     tasks: int,
     tasks_at_once: int,
+    interpolates: bool,
 ) -> int:
     """Return a lower bound of the memory that a training step needs, in bytes.
 
-    Counts the state and the gradient, the samples of all tasks, and the outputs of all
-    layers for the tasks that run at once, which the backward pass needs.
+    Counts the state and the gradient; the samples of all tasks, with those of their
+    partners and the mixed ones if tasks are interpolated; and for the tasks that run at
+    once, the outputs of all layers before and after their activation, which the
+    backward pass needs.
 
     Args:
       learner: the learner.
@@ -56,13 +59,17 @@ def step_bytes(
       sets: shapes of the samples of one task, support and query, leaves `[N, ...]`.
       tasks: number of tasks that a device draws.
       tasks_at_once: number of tasks that a device runs at a time.
+      interpolates: whether the strategy interpolates tasks.
     """
+    copies = 3 if interpolates else 1
     gradient = tree_bytes(variables.params)
     return (
         tree_bytes(state)
         + gradient
-        + tasks * tree_bytes(sets)
-        + tasks_at_once * sum(_activation_bytes(learner, variables, x) for x in sets)
+        + tasks * copies * tree_bytes(sets)
+        + tasks_at_once
+        * 2
+        * sum(_activation_bytes(learner, variables, x) for x in sets)
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from mlti_jax._internal import storage
 from mlti_jax._internal.locks import is_locked, locked
 from mlti_jax.errors import InputError
+from tests.support.hostile import device_in
 
 
 def test_a_file_is_written_completely_or_not_at_all(tmp_path):
@@ -49,7 +50,7 @@ def test_a_link_is_followed(tmp_path):
 def test_only_regular_files_are_replaced(tmp_path, kind):
     path = tmp_path / "output"
     if kind == "device":
-        path.symlink_to("/dev/null")
+        device_in("output")(tmp_path)
     elif kind == "fifo":
         os.mkfifo(path)
     else:

@@ -280,7 +280,7 @@ def test_transform_modes_against_loops(shape):
 def test_options_are_checked_by_name():
     with pytest.raises(InputError, match="option of learner metasgd 'inner_lr'"):
         learners.make("metasgd", backbones.mlp(), 2, inner_lr=0.1)
-    with pytest.raises(InputError, match="metasgd needs steps"):
+    with pytest.raises(InputError, match="steps of metasgd is -1"):
         learners.make("metasgd", backbones.mlp(), 2, steps=-1)
     with pytest.raises(InputError, match="unknown distance 'manhattan'"):
         learners.make("protonet", backbones.mlp(), 2, distance="manhattan")

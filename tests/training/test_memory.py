@@ -31,7 +31,7 @@ def test_bytes_of_a_step_by_hand(monkeypatch):
     parameters = 6 * 8 + 8 * 8 + 2 * 2 * 8
     state = sum(leaf.nbytes for leaf in jax.tree.leaves(experiment.init_state()))
     samples = 2 * (3 + 4) * 6 * 4  # bytes of one task
-    activations = 2 * (3 + 4) * (8 + 8) * 4
+    activations = 2 * (3 + 4) * 2 * (8 + 8) * 4
     tasks = SMALL["train.meta_batch_size"]
     by_hand = state + parameters * 4 + tasks * (samples + activations)
     assert found == {"needed": by_hand, "devices": 1}

@@ -1,5 +1,6 @@
 """Full runs: their files, resuming bit for bit, and learning."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -27,8 +28,10 @@ from mlti_jax.training import (
     paired_difference,
     train_and_evaluate,
 )
+from mlti_jax.training import _loop as loop
 from mlti_jax.training import _metrics as metrics
 from mlti_jax.training._checkpoints import Checkpoints
+from mlti_jax.training._workdir import read_result
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Fields of results.json that other tools read.
@@ -154,6 +157,24 @@ def test_two_processes_do_not_share_a_work_directory(tmp_path):
         locked(tmp_path, "--workdir"),
     ):
         pass
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_shown(
+    tmp_path, monkeypatch, capsys
+):
+    experiment = build(small_config(**{"train.steps": 10}))
+
+    @contextlib.contextmanager
+    def finished_by_another(folder, flag):
+        monkeypatch.undo()
+        train_and_evaluate(experiment, tmp_path)
+        with locked(folder, flag) as check:
+            yield check
+
+    monkeypatch.setattr(loop, "locked", finished_by_another)
+    result = train_and_evaluate(experiment, tmp_path)
+    assert result == read_result(tmp_path)
+    assert "holds a finished run" in capsys.readouterr().err
 
 
 def run_by_command(workdir, **changes):

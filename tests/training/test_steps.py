@@ -26,7 +26,11 @@ from mlti_jax.training import (
     paired_difference,
 )
 from mlti_jax.training import _metrics as metrics
-from mlti_jax.training._checkpoints import Checkpoints
+from mlti_jax.training._checkpoints import (
+    Checkpoints,
+    DamagedError,
+    read_checkpoint,
+)
 from mlti_jax.training._evaluation import mean_and_interval
 from tests.support.tasks import task_loss
 
@@ -276,10 +280,13 @@ def test_damaged_lines_are_left_out_and_the_file_is_set_aside(tmp_path, capsys, 
 
 
 def test_a_repeated_test_is_one_event(tmp_path):
-    for _ in range(2):  # a run that is killed after its test is tested again
+    for attempt in range(2):  # a run that is killed after its test is tested again
         writer = metrics.MetricsWriter(tmp_path, step=30)
         writer.write(30, "test", {"accuracy": 0.5})
         writer.close()
+        if not attempt:  # Names of event files contain the second.
+            (first,) = (tmp_path / "tensorboard" / "test").glob("events*")
+            first.rename(first.with_name("events.out.tfevents.1.earlier"))
     events = [
         tag
         for path in (tmp_path / "tensorboard").rglob("events*")
@@ -310,3 +317,27 @@ def test_metrics_beyond_the_resumed_step_are_taken_away(tmp_path):
     metrics.MetricsWriter(tmp_path, step=20).close()
     steps = [line["step"] for line in metrics.read(tmp_path / "metrics.jsonl")]
     assert steps == [10, 20]
+
+
+def test_flipped_bits_of_large_arrays_are_found(tmp_path, capsys):
+    """Arrays of this size have files of their own, which Orbax does not verify."""
+    state = {"a": jnp.asarray(np.random.default_rng(0).normal(size=(100, 100)))}
+    saved = Checkpoints(tmp_path / "last", keep=None)
+    saved.save(1, state)
+    saved.wait()
+    files = [f for f in (tmp_path / "last" / "1").rglob("*") if f.is_file()]
+    largest = max(files, key=lambda f: f.stat().st_size)
+    whole = largest.read_bytes()
+    rng, found = np.random.default_rng(1), 0
+    for _ in range(20):
+        content = bytearray(whole)
+        content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+        largest.write_bytes(bytes(content))
+        try:
+            again = read_checkpoint(tmp_path / "last", 1, state)
+        except DamagedError as error:
+            found += "does not match its checksum" in str(error)
+        else:
+            chex.assert_trees_all_equal(again, state)
+    saved.close()
+    assert found > 0

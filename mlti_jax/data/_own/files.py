@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import csv
 import math
-import numbers
 import os
 import pathlib
 import zipfile
@@ -146,8 +145,11 @@ class Table:
 
         column = self.column(name).infer_objects()
         if not is_numeric_dtype(column):
-            others = [not isinstance(value, numbers.Number) for value in column]
-            row = int(np.argmax(others))
+            import pandas as pd
+
+            # In a text file, numbers beside a word are texts too.
+            parsed = pd.to_numeric(column, errors="coerce")
+            row = int(np.argmax((parsed.isna() & column.notna()).to_numpy()))
             raise InputError(
                 f"column {name!r} of {self.name} contains {column.iloc[row]!r} in"
                 f" {self.place(row)}; expected numbers. Exclude the column"

@@ -6,6 +6,8 @@ import os
 import pathlib
 import signal
 import sys
+import threading
+import time
 
 import pytest
 
@@ -19,6 +21,7 @@ from experiments.tables.render import LEGEND, Renderer
 from experiments.tables.results import Results, record, result_path
 from experiments.tables.runner import Runner, Stopped, cores_for_slot, job_command
 from experiments.tables.status import format_left, job_status, seconds_left
+from mlti_jax._internal.locks import locked
 from mlti_jax.errors import InputError
 from tests.support import table_files
 from tests.support.table_files import write_run, write_start
@@ -256,6 +259,24 @@ def test_signal_is_forwarded_once_and_the_same_command_resumes(
     assert "stopping 2 runs" in said
     assert "metamix-steps10-seed0: resumed at step 7; " in said
     assert all(Results(folder).get(job) for job in jobs)
+
+
+def test_a_run_of_another_process_is_waited_for(paths, folder, capsys):
+    (job,) = make_jobs(RAINBOW, seeds=1, steps=10, only=("protonet", "mlti"))
+    paths.work(job).mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(paths.work(job), "--workdir"))
+        timer = threading.Timer(0.5, stack.close)
+        timer.start()
+        start = time.monotonic()
+        command = FakeCommand()
+        Runner([job], paths, folder, command=command).run()
+        assert time.monotonic() - start > 0.4
+        timer.join()
+    assert command.started == [job.name]
+    said = capsys.readouterr().err
+    assert said.count("another process is still running it; waiting") == 1
+    assert Results(folder).get(job)
 
 
 def test_jobs_without_data_are_skipped(paths, folder, capsys):
