@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from experiments.config import config_names
 from mlti_jax._internal import command_line
+from mlti_jax._internal.progress import say
 from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data._registry import DATASETS
 from mlti_jax.errors import InputError
@@ -41,8 +42,8 @@ def run(
 def use_compilation_cache(choice: str) -> None:
     """Enable JAX's persistent compilation cache, which makes the next start faster.
 
-    The cache holds programs that are executed, so nobody else may write to it: a new
-    folder is private (mode 0700).
+    The cache holds programs that are executed, so nobody else may write to it: the
+    user's folder is private (mode 0700).
 
     Args:
       choice: `user` for a folder in the user's cache directory, `off`, or a path that
@@ -59,13 +60,16 @@ def use_compilation_cache(choice: str) -> None:
     path = _user_cache() if choice == "user" else pathlib.Path(choice).expanduser()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if choice == "user":
+            path.chmod(0o700)  # fails if it belongs to somebody else
     except OSError as error:
         if choice != "user":
             raise InputError(
                 f"config.compilation_cache={choice} cannot be created "
                 f"({error.strerror}); choose another path, or off"
             ) from None
-        return  # without a home directory there is nothing to keep programs in
+        say(f"compiled programs are not kept: {path} ({error.strerror})")
+        return
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 

@@ -5,6 +5,7 @@ import os
 import pathlib
 import threading
 
+import jax
 import pytest
 
 from mlti_jax._internal.progress import silence
@@ -18,7 +19,7 @@ PROC = pathlib.Path("/proc/self")
 
 
 def usage(workdir):
-    """Memory in MB, threads, open files, and files in the work directory."""
+    """Memory in MB, threads, open files, files in the work directory, programs."""
     gc.collect()
     pages = int((PROC / "statm").read_text().split()[1])
     return {
@@ -27,6 +28,7 @@ def usage(workdir):
         "native threads": len(list((PROC / "task").iterdir())),
         "open files": len(list((PROC / "fd").iterdir())),
         "files": sum(1 for path in workdir.rglob("*") if path.is_file()),
+        "programs": len(jax.devices()[0].client.live_executables()),
     }
 
 
@@ -62,4 +64,5 @@ def test_growth_is_bounded(tmp_path, monkeypatch):
     assert growth["native threads"] <= 4, growth
     assert growth["open files"] <= 4, growth
     assert growth["files"] <= 20, growth
+    assert growth["programs"] == 0, growth
     assert last["files"] < 200, last
