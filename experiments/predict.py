@@ -41,7 +41,8 @@ from mlti_jax.api import AdaptedModel, FittedLearner, load
 from mlti_jax.api._fit import describe_calibration, from_experiment
 from mlti_jax.api._serialization import MANIFEST
 from mlti_jax.data import Inputs
-from mlti_jax.data._own.files import Table, list_folder, read_npz
+from mlti_jax.data._own.files import Table, read_npz
+from mlti_jax.data._own.image_files import list_folder
 from mlti_jax.data._own.inputs import ARRAYS, IMAGES
 from mlti_jax.errors import InputError
 from mlti_jax.training._workdir import read_result

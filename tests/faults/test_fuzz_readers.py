@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mlti_jax import data
-from mlti_jax.data._own.files import Table, read_header, read_image, read_npz
+from mlti_jax.data._own.files import Table, read_npz
+from mlti_jax.data._own.image_files import read_header, read_image
 from mlti_jax.data._own.inputs import Inputs
 from mlti_jax.data._readers import fingerprints, mnist, tokens
 from mlti_jax.data._readers.images import decode_image

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlti_jax._internal.checks import check_range
-from mlti_jax.data._own.files import (
-    MAX_BYTES,
+from mlti_jax.data._own.files import MAX_BYTES
+from mlti_jax.data._own.image_files import (
     ImageHeader,
     list_folder,
     map_threads,

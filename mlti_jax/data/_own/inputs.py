@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlti_jax._internal.checks import first_few, unknown_name
-from mlti_jax.data._own.files import Table, map_threads, read_image
+from mlti_jax.data._own.files import Table
+from mlti_jax.data._own.image_files import map_threads, read_image
 from mlti_jax.data._own.labels import clean
 from mlti_jax.data._pools import take_inputs
 from mlti_jax.data._readers.fingerprints import fingerprint_matrix, unreadable
