@@ -236,7 +236,7 @@ def test_without_a_workdir_nothing_is_left(tmp_path, monkeypatch):
         ({"overrides": {"train.steps": "many"}}, "train.steps is 'many'"),
         ({"overrides": {"train": 3}}, "unknown config field 'train'"),
         ({"overrides": {"dataset.name": "x"}}, "unknown config field 'dataset.name'"),
-        ({"steps": 0}, "train.steps must be positive"),
+        ({"steps": 0}, "train.steps is 0; expected an integer from 1"),
         ({"shots": 0}, "shots is 0"),
         ({"shots": 12}, "has 12 samples, but shots=12"),
         ({"ways": 7}, "only 6 classes"),

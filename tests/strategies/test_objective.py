@@ -241,10 +241,15 @@ def test_layers_that_are_not_shared(maml, layers):
         check_layers(maml, strategies.mlti(**{**LS, "layers": layers}))
 
 
-@pytest.mark.parametrize("names", ["mlt", "mlti+", "vanilla+nothing"])
+@pytest.mark.parametrize("names", ["mlt", "vanilla+nothing"])
 def test_unknown_strategy(names):
     with pytest.raises(InputError, match="unknown strategy"):
         strategies.make(names, setting="label_sharing")
+
+
+def test_a_member_without_a_name():
+    with pytest.raises(InputError, match="has an empty member"):
+        strategies.make("mlti+", setting="label_sharing")
 
 
 def test_a_member_named_twice():

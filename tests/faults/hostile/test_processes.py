@@ -58,7 +58,7 @@ def test_output_on_a_full_disk():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", ["numpy", "jax._src.core", "flax.core", "experiments.cli"]
+    "module", ["numpy", "jax._src.core", "flax.core", "mlti_jax.training"]
 )
 def test_interrupt_during_imports(module):
     """Ctrl-C right after the import of a module."""
