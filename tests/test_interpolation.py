@@ -464,6 +464,7 @@ def test_gradients_equal_differences(name, method):
     np.testing.assert_allclose(gradients[2], expected, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_draws_under_jit_and_vmap_equal_eager_draws():
     keys = jax.random.split(KEY, 3)
     domains = jnp.array([0, 0, 1, 2])

@@ -188,6 +188,7 @@ def three_steps(plan):
     return learner, strategy, last
 
 
+@pytest.mark.slow
 @every_plan
 def test_steps_are_the_same_and_compile_once(plan):
     _, _, state = three_steps(plan)
@@ -195,6 +196,7 @@ def test_steps_are_the_same_and_compile_once(plan):
     chex.assert_trees_all_close(state, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_plan_gives_the_same_bits():
     plan = PLANS["2 devices, passes of 1"]
     _, _, first = three_steps(plan)
@@ -216,6 +218,7 @@ def test_evaluation_is_the_same_on_two_devices():
     assert len(values[0]) == 7
 
 
+@pytest.mark.slow
 def test_validation_and_test_share_a_program():
     learner, strategy, state = three_steps(Plan())
     evaluator = Evaluator(learner, strategy, Episode(2, 1, 3), 4)

@@ -175,6 +175,7 @@ def test_verbose_prints_choices_and_results(capsys):
     assert printed.out == printed.err == ""
 
 
+@pytest.mark.slow
 def test_a_dictionary_goes_through_from_arrays():
     tasks = {f"class{i}": samples(f"class{i}") for i in range(10)}
     learner = fit_small(tasks, ways=2)

@@ -77,6 +77,7 @@ def test_accuracy_is_that_of_the_evaluator_on_the_same_tasks(name):
         assert fit.adapt(*support).evaluate(*query) == pytest.approx(values[index])
 
 
+@pytest.mark.slow
 def test_regression_predicts_values():
     fit = fitted("regression")
     rng = np.random.default_rng(0)
@@ -128,6 +129,7 @@ def test_labels_come_back_as_they_were_given(names):
     assert model.evaluate(x, y) == np.mean(labels == y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_the_order_of_samples_and_names_does_not_matter(name):
     (x, y), (query, _) = task("abc", 3)
@@ -205,6 +207,7 @@ def test_probabilities_are_conditional_on_the_given_classes():
     assert found.shape == (len(query), 2)
 
 
+@pytest.mark.slow
 def test_a_shared_label_is_its_own_output():
     """Where tasks share classes, names and not their order choose the outputs."""
     fit = fitted("anil_domains")
@@ -385,6 +388,7 @@ def test_unknown_labels_of_queries_are_named():
         model.evaluate(query, truth)
 
 
+@pytest.mark.slow
 def test_new_domains_are_accepted():
     """Metric-based learners take other labels than those that training shared."""
     (x, y), (query, truth) = task(["left", "right", "middle"], 3)

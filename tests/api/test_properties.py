@@ -40,6 +40,7 @@ def tasks(draw):
     return x[order], labels[order], query.astype(dtype), names[:ways]
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tasks())
 def test_any_task_gives_probabilities_of_its_own_classes(given_task):

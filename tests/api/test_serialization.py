@@ -124,6 +124,7 @@ def test_the_files_are_plain(tmp_path):
     assert str(ROOT) not in json.dumps(found)
 
 
+@pytest.mark.slow
 def test_saving_replaces_a_learner_and_nothing_else(tmp_path):
     fitted("protonet").save(tmp_path / "model")
     fitted("maml").save(tmp_path / "model")
@@ -137,6 +138,7 @@ def test_saving_replaces_a_learner_and_nothing_else(tmp_path):
         fitted("maml").save(tmp_path / "other" / "thesis.tex")
 
 
+@pytest.mark.slow
 def test_a_save_that_is_cut_short_leaves_the_learner_before(tmp_path, monkeypatch):
     fitted("protonet").save(tmp_path)
 

@@ -9,6 +9,7 @@ import pytest
 from experiments.examples import flax_loop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.0, 2.0])
 def test_accuracy_on_unseen_orientations_improves(alpha):
     before = flax_loop.train(steps=1, alpha=alpha)

@@ -12,6 +12,7 @@ from tests.support.runs_to_break import CASES, ROOT, start, trace, write_data
 STARTS, ROUNDS = 40, 6
 
 
+@pytest.mark.slow
 def test_one_of_many_starts_runs_and_the_others_are_refused(tmp_path):
     entered = refused = 0
     for number in range(ROUNDS):

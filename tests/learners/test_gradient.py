@@ -90,6 +90,7 @@ def test_adapt_equals_a_python_loop(num_steps, remat):
     chex.assert_trees_all_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_remat_does_not_change_the_meta_gradient():
     plain = value_and_gradient(small_maml())
     remat = value_and_gradient(small_maml(remat=True))

@@ -105,6 +105,7 @@ def test_no_product_of_the_inner_loop_has_the_kernels_shape():
     assert products(full_rank(low_rank)) > 2
 
 
+@pytest.mark.slow
 def test_more_samples_than_inputs_use_full_rank():
     learner, variables, _ = make("maml", (1, 3))
     many = make_task(1, shots=20, shape=(8,))  # 60 samples, 16 inputs

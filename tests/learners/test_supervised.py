@@ -200,6 +200,7 @@ def test_mtl_needs_to_know_the_classes_of_a_training_task():
 # -------------------------------------------------------------------- both of them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sl", "mtl"])
 def test_both_learn_on_real_digits(name):
     digits = load_digits()

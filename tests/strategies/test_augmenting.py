@@ -32,6 +32,7 @@ def test_channel_shuffle_needs_hidden_layers_and_classes():
     strategies.metamix(**shuffled, layers=(1,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, 1])
 def test_metamix_objective_equals_a_loop_of_tasks(maml, tasks, layer):
     strategy = strategies.metamix(setting="label_sharing", layers=(0, 1), alpha=0.7)
@@ -87,6 +88,7 @@ def test_maxup_of_one_version_is_one_augmentation(maml, tasks):
     np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["maml", "protonet"])
 def test_versions_with_one_support_set_equal_versions_apart(tasks, name):
     learner = learners.make(name, backbones.mlp((6, 7)), 3)

@@ -123,6 +123,7 @@ def test_noise_networks_are_learned(maml, tasks, gated):
         assert np.abs(np.asarray(leaf)).max() > 0
 
 
+@pytest.mark.slow
 def test_recomputed_steps_draw_the_same_noise(tasks, gated):
     strategy, variables = gated
     plain = learners.maml(backbones.mlp((6, 7)), 3, steps=2)

@@ -95,6 +95,7 @@ def make_learner(name, setting):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "strategy_name", "setting"), combinations())
 def test_trains(name, strategy_name, setting):
     learner = make_learner(name, setting)

@@ -65,6 +65,7 @@ def loss_of_heads(heads):
     return loss
 
 
+@pytest.mark.slow
 def test_lemma_1(tasks, heads):
     mean, error = sampled(interpolation.non_label_sharing, tasks, loss_of_heads(heads))
     data, law = (heads, tasks.query.x, tasks.query.y[..., 1]), theory.beta_law(ALPHA)

@@ -44,6 +44,7 @@ def trained(learner, pool):
     return run(state, pool, KEY, 20)[0].variables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples_per_pass", [7, 256])
 @pytest.mark.parametrize("queries", [3, None])
 @pytest.mark.parametrize("name", ["protonet", "maml"])
@@ -81,6 +82,7 @@ def test_features_pay_only_where_they_are_fewer():
         assert evaluator._features_pay(pool, num_tasks) == pays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["classes", "targets"])
 def test_outputs_that_are_not_finite_are_an_error(setting, tmp_path):
     """The accuracy of NaN would look like that of any other guess."""

@@ -61,6 +61,7 @@ def test_the_limits_of_the_machine(tmp_path, monkeypatch):
     assert memory.device_memory(1) == 123456
 
 
+@pytest.mark.slow
 def test_layers_of_a_shallow_network_are_chosen_to_exist(capsys):
     learner = mlti_jax.fit(
         class_splits(), steps=2, overrides={**SMALL, "backbone.mlp.hidden": (16,)}

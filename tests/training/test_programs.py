@@ -41,6 +41,7 @@ def lowered(case, platform):
     return trace.lower(lowering_platforms=(platform,)).as_text(), state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_steps_have_no_grouped_convolution_and_stay_on_the_device(case, platform):

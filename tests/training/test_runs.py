@@ -118,6 +118,7 @@ def test_not_finite_keeps_the_last_good_checkpoint(tmp_path):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.variables))
 
 
+@pytest.mark.slow
 def test_different_data_with_the_same_config_raises(tmp_path):
     train_and_evaluate(build(small_config(**{"train.steps": 10})), tmp_path)
     experiment = build(small_config(**{"train.steps": 10}))
@@ -159,6 +160,7 @@ def test_two_processes_do_not_share_a_work_directory(tmp_path):
         pass
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_finishes_meanwhile_is_shown(
     tmp_path, monkeypatch, capsys
 ):

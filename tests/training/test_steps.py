@@ -69,6 +69,7 @@ def start(learner, strategy):
 # ------------------------------------------------------------------ the compiled step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["maml", "protonet"])
 def test_steps_compile_once_and_do_not_depend_on_how_they_are_divided(name):
     learner = make_learner(name)

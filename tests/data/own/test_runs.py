@@ -223,6 +223,7 @@ def cli(monkeypatch, capsys, tmp_path):
     return run_command(monkeypatch, capsys, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_on_a_table(cli, tmp_path):
     table = tmp_path / "wards.csv"
     rows = [

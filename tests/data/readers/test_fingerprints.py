@@ -61,6 +61,7 @@ def test_molecules_that_take_too_long(smiles, reason):
     assert time.monotonic() - start < 1
 
 
+@pytest.mark.slow
 def test_large_molecules_are_read():
     for smiles in ("C" * 4000, "c1ccc2ccccc2c1" * 285, "[U]" + "([U])" * 31):
         assert fingerprints.parse_smiles(smiles) is not None

@@ -62,6 +62,7 @@ def test_padding_does_not_count():
     )
 
 
+@pytest.mark.slow
 def test_vectors_of_raw_tasks():
     experiment = build(small_config())
     raw = Features(None, "raw")
@@ -102,6 +103,7 @@ def test_mixup_leads_from_one_task_to_the_other():
     assert len(seen) > 1
 
 
+@pytest.mark.slow
 def test_features_of_a_sample_do_not_depend_on_its_task():
     experiment = build(small_config())
     variables = jax.jit(experiment.init_state)().variables
@@ -129,6 +131,7 @@ def test_features_of_a_sample_do_not_depend_on_its_task():
     assert np.isfinite(vectors).all()
 
 
+@pytest.mark.slow
 def test_the_head_of_a_gradient_based_learner_is_left_out():
     experiment = build(small_config("maml"))
     assert tsne.last_hidden_layer(experiment.learner) == 4
