@@ -68,7 +68,7 @@ def read_header(path: pathlib.Path) -> ImageHeader:
 
 
 def read_image(path: pathlib.Path, shape: Sequence[int], resize: bool) -> np.ndarray:
-    """Read an image and applies its EXIF rotation, uint8 `[H, W, C]`.
+    """Read an image and apply its EXIF rotation, uint8 `[H, W, C]`.
 
     Args:
       path: the file.
