@@ -84,13 +84,13 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "nci": Case("NCI", "nci", "split=paper", 10_000),
-    "nci_disjoint": Case("NCI, disjoint", "nci", "split=disjoint", 10_000),
-    "metabolism": Case("Metabolism", "metabolism", "split=paper", 10_000),
+    "nci": Case("NCI", "nci", "split=paper", 5_000),
+    "nci_disjoint": Case("NCI, disjoint", "nci", "split=disjoint", 5_000),
+    "metabolism": Case("Metabolism", "metabolism", "split=paper", 5_000),
     "metabolism_disjoint": Case(
-        "Metabolism, disjoint", "metabolism", "split=disjoint", 10_000
+        "Metabolism, disjoint", "metabolism", "split=disjoint", 5_000
     ),
-    "rainbow_mnist": Case("RainbowMNIST", "rainbow_mnist", "", 5_000),
+    "rainbow_mnist": Case("RainbowMNIST", "rainbow_mnist", "", 3_000),
     "huffpost": Case("Huffpost", "huffpost", "shots=5,encoder=word_mean", 5_000),
 }
 

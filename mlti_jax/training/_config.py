@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference, placeholder
 
-from mlti_jax._internal.checks import did_you_mean
+from mlti_jax._internal.checks import did_you_mean, first_few
 from mlti_jax._internal.options import options_of
 from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, DomainPool, RegressionPool, Splits
@@ -180,7 +181,12 @@ def drop_without_effect(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """Suggest fields with the same last part, or else a similar name."""
+    """Suggest the fields of a section, the same last part, or a similar name."""
+    inside = [field for field in known if field.startswith(f"{name}.")]
+    if inside:
+        return f"; it is a section with the fields {first_few(inside)}"
+    if closest := difflib.get_close_matches(name, known, n=1, cutoff=0.9):
+        return f" (did you mean {closest[0]!r}?)"
     last = name.rpartition(".")[2]
     same = [field for field in known if field.rpartition(".")[2] == last]
     same.sort(key=lambda field: field.count("."))

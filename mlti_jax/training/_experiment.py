@@ -57,6 +57,7 @@ class Experiment:
       evaluator: evaluates validation and test tasks.
       plan: how the tasks of a meta-batch are distributed over devices and time.
       notes: notes for the user, printed before the run.
+      adapted: names of the parameters that are adapted; None if whole layers are.
     """
 
     config: Any
@@ -68,6 +69,7 @@ class Experiment:
     evaluator: Evaluator
     plan: Plan
     notes: tuple[str, ...]
+    adapted: tuple[str, ...] | None = None
 
     def key(self, purpose: int) -> Array:
         """Return the key for `INIT` or `TRAIN`."""
