@@ -37,7 +37,9 @@ def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
     """Return the optimizers of `optax` by name: its functions of a learning rate."""
     found: dict[str, Callable[..., optax.GradientTransformation]] = {}
     for name, function in vars(optax).items():
-        if not inspect.isfunction(function) or name.startswith(("_", "scale_by_")):
+        if name.startswith(("_", "scale_by_")) or not callable(function):
+            continue
+        if inspect.isclass(function):
             continue
         parameters = inspect.signature(function).parameters
         if next(iter(parameters), "") == _LEARNING_RATE and name not in _EXCLUDED:
