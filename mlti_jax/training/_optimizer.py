@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,9 +38,9 @@ def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
     """Return the optimizers of `optax` by name: its functions of a learning rate."""
     found: dict[str, Callable[..., optax.GradientTransformation]] = {}
     for name, function in vars(optax).items():
-        if name.startswith(("_", "scale_by_")) or not callable(function):
+        if not isinstance(function, types.FunctionType | functools.partial):
             continue
-        if inspect.isclass(function):
+        if name.startswith(("_", "scale_by_")):
             continue
         parameters = inspect.signature(function).parameters
         if next(iter(parameters), "") == _LEARNING_RATE and name not in _EXCLUDED:
