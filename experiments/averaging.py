@@ -25,7 +25,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -36,11 +36,13 @@ import mlti_jax
 from experiments import cli
 from experiments.tables.formats import Section
 from experiments.tables.jobs import matches, no_match
+from experiments.tables.runner import Stopped
 from mlti_jax import parallel
 from mlti_jax._internal.command_line import DATA_DIR, absolute
+from mlti_jax._internal.figures import new_figure
 from mlti_jax._internal.progress import Progress, format_metric, say, stop_signal
 from mlti_jax._internal.storage import make_folder, read_json, write_json
-from mlti_jax.errors import InputError, Interrupted
+from mlti_jax.errors import InputError
 from mlti_jax.training import Experiment, build, make_run_steps, paired_difference
 from mlti_jax.training._evaluation import mean_and_interval
 from mlti_jax.training._experiment import INIT, TEST, TRAIN, VALIDATION
@@ -54,6 +56,7 @@ LEARNERS = ("maml", "protonet")
 CURVE = (0.04, 0.1, 0.2, 0.4, 1.0)  # fractions of the steps with a test on the way
 CURVE_TASKS = 200
 STEPS_PER_CALL = 100
+COLORS = ("#2471a3", "#c0392b", "#7fb3d5", "#e59866")  # of methods in the figure
 
 flags.declare_key_flag("data_dir")
 RESULTS = flags.DEFINE_string(
@@ -146,8 +149,15 @@ def variants(state: TrainState) -> dict[str, Any]:
     return dict(zip(names, (state.variables, *state.ema), strict=True))
 
 
-def measure(experiment: Experiment, steps: int) -> dict[str, Any]:
+def measure(
+    experiment: Experiment, steps: int, stopped: Callable[[], int] = lambda: 0
+) -> dict[str, Any]:
     """Train once, and evaluate all variants on the way and at the end.
+
+    Args:
+      experiment: the experiment; its `train.ema` is not used.
+      steps: number of training steps.
+      stopped: returns the number of a signal to stop, or 0.
 
     Returns:
       For each variant: `curve`, the test metric by step on the first tasks; `step`, the
@@ -184,6 +194,8 @@ def measure(experiment: Experiment, steps: int) -> dict[str, Any]:
         if int(bad) >= 0:
             raise InputError(f"the loss is not finite at step {int(bad)}")
         bar.update(stop - before)
+        if signal := stopped():
+            raise Stopped(signal)
         for name, variables in variants(state).items():
             if stop in on_the_way:
                 values = _evaluate(experiment, variables, TEST, CURVE_TASKS)
@@ -224,11 +236,13 @@ def _evaluate(
     return experiment.evaluator(variables, pool, experiment.eval_key(purpose), number)
 
 
-def record(training: Training, data_dir: str | None) -> dict[str, Any]:
+def record(
+    training: Training, data_dir: str | None, stopped: Callable[[], int]
+) -> dict[str, Any]:
     """Run a training and return the content of its file."""
     experiment = training.build(data_dir)
     start = time.monotonic()
-    found = measure(experiment, CASES[training.case].steps)
+    found = measure(experiment, CASES[training.case].steps, stopped)
     return {
         "name": training.name,
         "command": training.command,
@@ -285,11 +299,7 @@ def sections(results: dict[Training, dict[str, Any]]) -> list[Section]:
     for case in CASES:
         lines = []
         for learner, strategy in itertools.product(LEARNERS, STRATEGIES):
-            runs = [
-                each["variants"]
-                for key, each in results.items()
-                if key[:3] == (case, learner, strategy)
-            ]
+            runs = _variants_of(results, case, learner, strategy)
             if not runs:
                 continue
             values = {
@@ -309,12 +319,59 @@ def sections(results: dict[Training, dict[str, Any]]) -> list[Section]:
     return made
 
 
+def _variants_of(
+    results: dict[Training, dict[str, Any]], case: str, learner: str, strategy: str
+) -> list[dict[str, Any]]:
+    """Return the variants of each seed of a method."""
+    return [
+        result["variants"]
+        for training, result in results.items()
+        if training[:3] == (case, learner, strategy)
+    ]
+
+
 def _difference(one: np.ndarray, other: np.ndarray) -> str:
     """Format the difference of accuracies `[seeds, tasks]`, in percentage points."""
     mean, ci95 = paired_difference(one.mean(axis=0), other.mean(axis=0))
     by_seed = (one - other).mean(axis=1)
     spread = f" ({100 * by_seed.std(ddof=1):.2f})" if len(by_seed) > 1 else ""
     return f"{100 * mean:+.2f} ± {100 * ci95:.2f}{spread}"
+
+
+def draw(results: dict[Training, dict[str, Any]], path: pathlib.Path) -> None:
+    """Plot what each decay changes against the training step, a panel per dataset."""
+    shown = [case for case in CASES if any(key.case == case for key in results)]
+    fig = new_figure(9.0, 2.7 * math.ceil(len(shown) / 3), layout="constrained")
+    axes = fig.subplots(math.ceil(len(shown) / 3), 3, squeeze=False)
+    for ax in axes.flat[len(shown) :]:
+        ax.set_axis_off()
+    methods = list(itertools.product(LEARNERS, STRATEGIES))
+    for ax, case in zip(axes.flat, shown, strict=False):
+        ax.axhline(0.0, color="0.6", linewidth=0.8)
+        for (learner, strategy), color in zip(methods, COLORS, strict=True):
+            runs = _variants_of(results, case, learner, strategy)
+            for decay, dashes in zip(DECAYS, ("--", "-"), strict=True):
+                steps = [int(step) for step in runs[0]["off"]["curve"]] if runs else []
+                gain = [
+                    100
+                    * np.mean(
+                        [
+                            run[str(decay)]["curve"][str(step)]
+                            - run["off"]["curve"][str(step)]
+                            for run in runs
+                        ]
+                    )
+                    for step in steps
+                ]
+                label = f"{learner}, {strategy}, {decay}" if ax is axes[0, 0] else None
+                ax.plot(steps, gain, dashes, color=color, linewidth=1.2, label=label)
+        ax.set_title(CASES[case].title, fontsize=9)
+        ax.set_xscale("log")
+        ax.tick_params(labelsize=7)
+        ax.set_xlabel("training step", fontsize=8)
+        ax.set_ylabel("accuracy, change in points", fontsize=8)
+    fig.legend(loc="outside lower center", ncols=4, fontsize=7, frameon=False)
+    fig.savefig(path, dpi=110)
 
 
 def main() -> None:
@@ -333,7 +390,7 @@ def main() -> None:
             if path.exists():
                 continue
             say(f"{number} of {len(chosen)}: {training.name}")
-            found = record(training, DATA_DIR.value)
+            found = record(training, DATA_DIR.value, stopped)
             make_folder(path.parent)
             write_json(path, found)
             shown = ", ".join(
@@ -341,8 +398,6 @@ def main() -> None:
                 for name, each in found["variants"].items()
             )
             print(f"{training.name} ({found['seconds']} s) {shown}", flush=True)
-            if signal := stopped():
-                raise Interrupted(signal, CASES[training.case].steps)
 
 
 if __name__ == "__main__":
