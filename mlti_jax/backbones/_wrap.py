@@ -93,7 +93,9 @@ def wrap(network: Any, *, params: PyTree | None = None, frozen: bool = False) ->
     if not frozen:
         return stack
     if stack.tied is not None:
-        raise InputError("a stack that shares parameters between layers can't be frozen")
+        raise InputError(
+            "a stack that shares parameters between layers can't be frozen"
+        )
     return dataclasses.replace(stack, frozen=tuple(range(len(stack))))
 
 
@@ -111,7 +113,9 @@ def _joined(networks: Sequence[Any]) -> Stack:
         frozen += [len(layers) + index for index in stack.frozen]
         layers += stack.layers
     if not layers:
-        raise InputError("the network is an empty sequence; expected at least one layer")
+        raise InputError(
+            "the network is an empty sequence; expected at least one layer"
+        )
     return Stack(tuple(layers), frozen=tuple(frozen))
 
 
@@ -241,10 +245,9 @@ class PairLayer(WrappedLayer):
         if self.start is None:
             made = init(key, h)
         else:
-            made = given_values(
-                name, self.start.tree, jax.eval_shape(init, key, h)
-            )
-        params, state = made, {}
+            made = given_values(name, self.start.tree, jax.eval_shape(init, key, h))
+        params: PyTree = made
+        state: PyTree = {}
         if self._has_state:
             if not (isinstance(made, tuple) and len(made) == 2):
                 raise InputError(
@@ -260,7 +263,10 @@ class PairLayer(WrappedLayer):
     def apply(
         self, params: PyTree, state: PyTree, h: PyTree, context: Context
     ) -> tuple[PyTree, PyTree]:
-        apply, names = unwrapped(self.apply_fn), argument_names(unwrapped(self.apply_fn))
+        apply, names = (
+            unwrapped(self.apply_fn),
+            argument_names(unwrapped(self.apply_fn)),
+        )
         has_state = self._has_state
         if has_state and uses_batch(context) and context.weight is not None:
             raise no_padding(self._name)

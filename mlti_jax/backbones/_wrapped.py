@@ -205,6 +205,4 @@ def constant_state(new: PyTree, old: PyTree) -> PyTree:
 
     They are used at test time only.
     """
-    return jax.tree.map(
-        lambda n, o: jax.lax.stop_gradient(n).astype(o.dtype), new, old
-    )
+    return jax.tree.map(lambda n, o: jax.lax.stop_gradient(n).astype(o.dtype), new, old)

@@ -57,7 +57,7 @@ class LinenLayer(WrappedLayer):
                 f"{type(params).__name__}; expected a dictionary, as `module.init` "
                 "returns it"
             )
-        params = unfreeze(params)
+        params = unfreeze(dict(params))
         if not ("params" in params and set(params) <= set(_COLLECTIONS)):
             params = {"params": params}
         return cls(hashable(module), Arrays(params))

@@ -28,8 +28,6 @@ from mlti_jax.backbones._wrapped import (
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
-_KINDS = (nnx.Param, nnx.BatchStat, nnx.RngState)
-
 
 @dataclasses.dataclass(frozen=True)
 class NnxLayer(WrappedLayer):
@@ -119,15 +117,15 @@ def _split(
     module: nnx.Module,
 ) -> tuple[Any, PyTree, PyTree, tuple[tuple[tuple, str], ...]]:
     """Split a module into graph, parameters, batch statistics and random streams."""
-    graph, params, stats, streams, others = nnx.split(module, *_KINDS, ...)
+    parts: Any = nnx.split(module, nnx.Param, nnx.BatchStat, nnx.RngState, ...)
+    graph, params, stats, streams, others = parts
     for path, variable in nnx.to_flat_state(others):
         raise InputError(
             f"the module {type(module).__name__} has the variable "
-            f"{'/'.join(map(str, path))} of type {type(variable).__name__}; only Param, "
-            "BatchStat and random streams are supported"
+            f"{'/'.join(map(str, path))} of type {type(variable).__name__}; only "
+            "Param, BatchStat and random streams are supported"
         )
     kinds = tuple(
-        (path, type(variable).__name__)
-        for path, variable in nnx.to_flat_state(streams)
+        (path, type(variable).__name__) for path, variable in nnx.to_flat_state(streams)
     )
     return graph, nnx.to_pure_dict(params), nnx.to_pure_dict(stats), kinds
