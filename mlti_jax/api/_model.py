@@ -23,6 +23,7 @@ from mlti_jax.api._user_data import (
     listed,
     training_indices,
 )
+from mlti_jax.backbones._stack import without_frozen
 from mlti_jax.data import Inputs, Splits
 from mlti_jax.data._pools import Pool, check_episode, take_inputs
 from mlti_jax.errors import InputError
@@ -150,7 +151,7 @@ class FittedLearner:
 
         True if batch-norm uses the statistics of the given set.
         """
-        normalizes = bool(jax.tree.leaves(self.variables.state))
+        normalizes = bool(jax.tree.leaves(without_frozen(self.variables.state)))
         return self.learner.norm == "batch" and normalizes
 
     # -------------------------------------------------------------------- new tasks
