@@ -2,7 +2,7 @@
 
     learner = mlti_jax.fit(tasks, learner="protonet", strategy="mlti", shots=5)
     model = learner.adapt(x_support, y_support)
-    labels, probabilities = model.predict(x_query)
+    labels = model.predict(x_query)
     learner.save("model/")
     learner = mlti_jax.load("model/")
 
@@ -15,7 +15,6 @@ from mlti_jax.api._model import (
     AdaptedModel,
     Evaluation,
     FittedLearner,
-    Prediction,
     load,
 )
 
@@ -25,7 +24,6 @@ __all__ = [
     "Comparison",
     "Evaluation",
     "FittedLearner",
-    "Prediction",
     "compare",
     "fit",
     "load",
