@@ -10,7 +10,8 @@
 """
 
 from mlti_jax.api._calibration import Calibration
-from mlti_jax.api._fit import Comparison, compare, fit
+from mlti_jax.api._compare import Comparison, Difference, compare
+from mlti_jax.api._fit import fit
 from mlti_jax.api._model import (
     AdaptedModel,
     Evaluation,
@@ -22,6 +23,7 @@ __all__ = [
     "AdaptedModel",
     "Calibration",
     "Comparison",
+    "Difference",
     "Evaluation",
     "FittedLearner",
     "compare",
