@@ -50,6 +50,7 @@ _VERSION = 3  # 1 has no checksum of the manifest, 2 no parts of the user
 _SETTINGS = ("label_sharing", "non_label_sharing", "regression")
 _DTYPES = ("uint8", "bool", "int32", "float16", "bfloat16", "float32")
 _ARRAYS = re.compile(r"arrays-[0-9a-f]{16}\.npz")
+_FACTS = MethodFacts._fields[:-1]  # `inputs` has the scale of targets
 _HEADER = 4096  # bytes that the file of an array may have in addition to its numbers
 
 
@@ -92,7 +93,7 @@ def write(saved: SavedLearner, path: str | os.PathLike[str]) -> None:
         "format_version": _VERSION,
         "package_version": __version__,
         "arrays": {"file": file, "sha256": checksum},
-        "facts": saved.facts._asdict(),
+        "facts": {name: getattr(saved.facts, name) for name in _FACTS},
         "classes": list(saved.classes),
         "inputs": json.loads(saved.inputs.to_json()),
         "calibration": None if calibration is None else calibration._asdict(),
@@ -140,7 +141,8 @@ def read(
       network: the user's own network, as in `fit`; None if a backbone was used.
     """
     manifest = _Manifest(pathlib.Path(path))
-    facts = _facts(manifest)
+    inputs = _inputs(manifest)
+    facts = _facts(manifest, inputs)
     classes = tuple(manifest.value("classes", list))
     if not all(isinstance(name, str) for name in classes):
         raise manifest.error("classes", "is not a list of names")
@@ -148,7 +150,6 @@ def read(
         raise manifest.error(
             "classes", f"has {len(classes)}, not {facts.outputs} names"
         )
-    inputs = _inputs(manifest)
     config, adapted = _config(manifest), _adapted(manifest)
     _check_network(manifest.folder, config, network)
     own = own_parts(network, adapted)
@@ -231,15 +232,18 @@ class _Manifest:
         return value
 
 
-def _facts(manifest: _Manifest) -> MethodFacts:
+def _facts(manifest: _Manifest, inputs: Inputs) -> MethodFacts:
     saved = manifest.value("facts", dict)
     setting = manifest.value("setting", str, saved)
     if setting not in _SETTINGS:
         raise manifest.error("setting", f"is {setting!r}; expected one of {_SETTINGS}")
-    numbers = [manifest.value(name, int, saved) for name in MethodFacts._fields[1:]]
+    numbers = [manifest.value(name, int, saved) for name in _FACTS[1:]]
     if numbers[0] < 1 or min(numbers) < 0:
         raise manifest.error("facts", f"are {numbers}; expected numbers of classes")
-    return MethodFacts(setting, *numbers)
+    scale = inputs.targets.scale
+    if scale and (setting, numbers[0]) != ("regression", len(scale)):
+        raise manifest.error("targets", f"have {len(scale)} scales")
+    return MethodFacts(setting, *numbers)._replace(target_scale=scale)
 
 
 def _inputs(manifest: _Manifest) -> Inputs:

@@ -23,6 +23,7 @@ from mlti_jax.data._pools import Pool, check_episode, take_inputs
 from mlti_jax.errors import InputError
 from mlti_jax.interpolation import cutmix
 from mlti_jax.learners import Learner
+from mlti_jax.learners._objectives import regression_objective
 from mlti_jax.learners._registry import FAMILIES, LEARNERS
 from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
@@ -109,7 +110,13 @@ class Experiment:
             for name in ("train", "validation", "test")
             if (pool := getattr(self.splits, name)) is not None
         }
+        inputs = self.splits.inputs
+        facts = {}
+        if inputs is not None and inputs.targets.scale:
+            # Targets in other units can have the same standardized values.
+            facts["targets"] = inputs.targets._asdict()
         return {
+            **facts,
             "source": self.splits.source,
             "eval_queries": self.evaluator.episode.queries,
             "checksums": {name: _checksum(pool) for name, pool in pools.items()},
@@ -325,12 +332,15 @@ class MethodFacts(NamedTuple):
       outputs: number of classes per task, or length of a regression target.
       base_groups, base_classes: numbers of groups and classes in the training pool, for
         learners with a head for each of them.
+      target_scale: what regression targets were divided by, one number per output;
+        empty if they are not standardized.
     """
 
     setting: str
     outputs: int
     base_groups: int
     base_classes: int
+    target_scale: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, splits: Splits, ways: int) -> MethodFacts:
@@ -338,7 +348,8 @@ class MethodFacts(NamedTuple):
         pool = splits.train
         groups = int(np.size(pool.count))
         if isinstance(pool, RegressionPool):
-            return cls(splits.setting, pool.y.shape[-1], groups, base_classes=0)
+            scale = () if splits.inputs is None else splits.inputs.targets.scale
+            return cls(splits.setting, pool.y.shape[-1], groups, 0, scale)
         return cls(splits.setting, ways, groups, len(pool.classes))
 
 
@@ -356,12 +367,14 @@ def make_learner(
         if own.example is not None and name in FAMILIES["gradient"]:
             paths = learners.adapted_paths(network, own.example, own.adapted)
             options["adapted"] = paths
-    regression = facts.setting == "regression"
+    objective = learners.CLASSIFICATION
+    if facts.setting == "regression":
+        objective = regression_objective(facts.target_scale)
     return learners.make(
         name,
         network.with_compute_dtype(config.train.compute_dtype),
         facts.outputs,
-        objective=learners.REGRESSION if regression else learners.CLASSIFICATION,
+        objective=objective,
         facts={"base_groups": facts.base_groups, "base_classes": facts.base_classes},
         **options,
     )

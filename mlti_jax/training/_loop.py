@@ -134,7 +134,7 @@ def _train_and_test(
     check_lock: Callable[[], None],
 ) -> RunResult:
     for note in experiment.notes:
-        say(note)
+        say(note, once=True)
     with contextlib.ExitStack() as stack:
         return _Run(experiment, workdir, stopped, check_lock, stack).run()
 
