@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from mlti_jax import data, parallel
+from mlti_jax import data, parallel, report
 from mlti_jax._internal.checks import check_range
 from mlti_jax._internal.progress import say, silence
 from mlti_jax.api._calibration import Calibration, calibrate
@@ -58,8 +58,8 @@ def fit(
       shots: support samples per class; None: five, or half of the smallest class.
       steps: number of meta-training steps.
       seed: seed of initialization and training.
-      workdir: work directory, in which an interrupted run resumes; None keeps
-        everything in memory.
+      workdir: work directory, in which an interrupted run resumes, and for
+        `report.html`; None keeps everything in memory.
       verbose: whether to print choices, progress and results.
       overrides: fields of the config by name, `{"train.learning_rate": 1e-4}`; they
         take precedence over the arguments above. (`compilation_cache` is a setting of
@@ -95,6 +95,13 @@ def fit(
         if verbose:
             print(summary(result))
             print(describe_calibration(fitted))
+        report.write_run(
+            experiment,
+            result,
+            workdir,
+            variables=variables,
+            calibration=fitted.calibration,
+        )
         return fitted
 
 
@@ -332,8 +339,8 @@ def compare(
       shots: support samples per class, as in `fit`.
       steps: number of meta-training steps of each strategy.
       seed: seed of initialization and training, the same for all strategies.
-      workdir: directory with one work directory per strategy; None keeps everything in
-        memory.
+      workdir: directory with one work directory per strategy, and `report.html`; None
+        keeps everything in memory.
       verbose: whether to print choices, progress and results.
       overrides: fields of the config by name, as in `fit`.
     """
@@ -367,6 +374,10 @@ def compare(
     comparison = Comparison(learners, differences)
     if verbose:
         print(comparison)
+    results = {name: each.result for name, each in learners.items()}
+    verdicts = {name: each.verdict for name, each in differences.items()}
+    with silence(not verbose):
+        report.write_comparison(learners, results, workdir, verdicts=verdicts)
     return comparison
 
 
