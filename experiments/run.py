@@ -17,9 +17,9 @@ Examples, from the root of the project:
     python -m experiments.run --list
 
 The run writes config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and
-report.html into the work directory. The same command resumes an interrupted run and skips a
-finished one. The user's cache directory keeps compiled programs for the next start
-(`--config.compilation_cache=off` to disable it).
+report.html into the work directory. The same command resumes an interrupted run and
+skips a finished one. The user's cache directory keeps compiled programs for the next
+start (`--config.compilation_cache=off` to disable it).
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 4.6  # inches
+WIDTH = 4.2  # inches: legible on a phone, room for two on a larger screen
 MAX_GROUPS = 24  # rows of one chart
 MAX_MATRIX = 30  # classes of a confusion matrix
 _MAX_NUMBERS = 12  # classes of a confusion matrix with numbers in it
 _MAX_DOTS = 60  # tasks per row
 _MAX_POINTS = 800  # of a scatter plot
-_GUIDE = {"color": INK, "lw": 0.7, "alpha": 0.55}
+_GUIDE: dict[str, Any] = {"color": INK, "lw": 0.7, "alpha": 0.55}
 
 
 def scale_of(metric: str) -> float:
@@ -123,8 +123,7 @@ def histogram(
 
     def draw(fig: Figure) -> None:
         axis = fig.subplots()
-        bins = np.linspace(shown.min(), shown.max(), 21) if np.ptp(shown) else 5
-        axis.hist(shown, bins, color=COLORS[0], alpha=0.75)
+        axis.hist(shown, bin_edges(shown).tolist(), color=COLORS[0], alpha=0.75)
         axis.axvline(mean, color=COLORS[1], lw=1.5)
         axis.axvspan(mean - ci95, mean + ci95, color=COLORS[1], alpha=0.25, lw=0)
         axis.set(xlabel=label or label_of(metric), ylabel="test tasks")
@@ -134,6 +133,23 @@ def histogram(
         f"{shown.min():.4g} to {shown.max():.4g}."
     )
     return Picture(draw, alt, caption)
+
+
+def bin_edges(values: np.ndarray, most: int = 24) -> np.ndarray:
+    """Return edges of at most `most` bins of a histogram, of equal width.
+
+    The accuracies of tasks are multiples of one fraction. Each bin covers equally many
+    of them, or bins would be empty in between.
+    """
+    low, high = float(values.min()), float(values.max())
+    steps = np.diff(np.unique(values.round(4)))
+    if not len(steps):
+        return np.array([low - 0.5, low + 0.5])
+    step = float(steps.min())
+    number = round((high - low) / step) + 1
+    step *= -(-number // most)
+    bins = -(-(high - low + float(steps.min())) // step)
+    return low - steps.min() / 2 + step * np.arange(bins + 1)
 
 
 def groups_plot(
@@ -223,17 +239,15 @@ def calibration_plot(diagrams: Mapping[str, Reliability], caption: str) -> Pictu
         axis = fig.subplots()
         axis.plot([0, 100], [0, 100], **_GUIDE, ls="--")
         for (name, found), color in zip(diagrams.items(), COLORS, strict=False):
-            filled = found.count > 0
+            filled = found.queries > 0
             x, y = 100 * found.confidence[filled], 100 * found.accuracy[filled]
-            area = 8 + 150 * found.count[filled] / found.count.sum()
-            axis.plot(x, y, color=color, lw=1.1)
+            area = 8 + 150 * found.queries[filled] / found.queries.sum()
             label = f"{name}: error {100 * found.error:.1f} %"
-            axis.scatter(x, y, area, color=color, alpha=0.8, lw=0, label=label)
+            axis.plot(x, y, color=color, lw=1.1, label=label)
+            axis.scatter(x, y, area, color=color, alpha=0.8, lw=0)
         axis.set(xlabel="confidence, %", ylabel="accuracy, %")
         axis.set(xlim=(0, 103), ylim=(-3, 103))
-        legend = fig.legend(loc="outside upper center", ncols=2)
-        for handle in legend.legend_handles:
-            handle.set_sizes([20])
+        fig.legend(loc="outside upper center", ncols=2)
 
     errors = ", ".join(f"{n} {100 * d.error:.1f} %" for n, d in diagrams.items())
     alt = f"Accuracy against confidence in {BINS} bins. Calibration error: {errors}."
@@ -253,15 +267,17 @@ def confusion_plot(counts: np.ndarray, names: Sequence[str], caption: str) -> Pi
         cells[..., :3] = red, green, blue
         cells[..., 3] = np.round(255 * share)
         axis.imshow(cells)
-        small = {"fontsize": 7.5 if number <= 8 else 6}
+        fontsize = 8 if number <= 8 else 6.5
         if number <= _MAX_NUMBERS:
             for row, column in np.argwhere(counts > 0):
                 text = f"{100 * share[row, column]:.0f}"
-                axis.text(column, row, text, ha="center", va="center", **small)
+                axis.text(
+                    column, row, text, ha="center", va="center", fontsize=fontsize
+                )
         labels = [short(name, 14) for name in names]
         axis.set_xticks(range(number), labels, rotation=90 if number > 4 else 0)
         axis.set_yticks(range(number), labels)
-        axis.tick_params(length=0, labelsize=small["fontsize"])
+        axis.tick_params(length=0, labelsize=fontsize)
         axis.set(xlabel="predicted class", ylabel="true class")
         for edge in np.arange(number + 1) - 0.5:
             axis.axhline(edge, color=INK, lw=0.4, alpha=0.25)

@@ -42,14 +42,14 @@ class Picture:
         light or dark. Use colors of medium lightness, such as the default ones here.
       alt: description for readers who do not see the figure.
       caption: a sentence on what the figure shows.
-      size: width and height in inches. A figure about 4.6 inches wide is legible on a
+      size: width and height in inches. A figure about 4.2 inches wide is legible on a
         phone, and has room beside another one on a larger screen.
     """
 
     draw: Callable[[Figure], object]
     alt: str
     caption: str = ""
-    size: tuple[float, float] = (4.6, 3.0)
+    size: tuple[float, float] = (4.2, 2.8)
 
 
 @dataclasses.dataclass(frozen=True)

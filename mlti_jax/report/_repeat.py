@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import pathlib
 import platform
-import pprint
 import shlex
 import subprocess
 import sys
@@ -96,10 +95,10 @@ def call(config: Any, function: str = "fit", arguments: str = "") -> str:
         and (name.startswith(_CHOSEN) or value != default.get(name))
         and not (function == "compare" and name == "strategy.name")
     }
-    overrides = pprint.pformat(given, width=80, sort_dicts=False)
+    lines = "".join(f"    {name!r}: {value!r},\n" for name, value in given.items())
     return (
         "# tasks: the data, as described above\n"
-        f"overrides = {overrides}\n"
+        f"overrides = {{\n{lines}}}\n"
         f"mlti_jax.{function}(tasks{arguments}, overrides=overrides, workdir=...)"
     )
 
@@ -112,7 +111,8 @@ def settings(config: Any) -> tuple[list[tuple[str, str, str]], ...]:
     """
     fields: Mapping[str, Any] = flat_fields(config)
     default = flat_fields(base_config())
-    used, unused = [], []
+    used: list[tuple[str, str, str]] = []
+    unused: list[tuple[str, str, str]] = []
     for name, value in fields.items():
         if name in default and value == default[name]:
             continue

@@ -182,11 +182,11 @@ def _bin_rows(diagram: statistics.Reliability) -> list[tuple[str, ...]]:
     return [
         (
             f"{edges[i]:.0f} to {edges[i + 1]:.0f} %",
-            f"{diagram.count[i]:,}",
+            f"{diagram.queries[i]:,}",
             f"{100 * diagram.confidence[i]:.1f}",
             f"{100 * diagram.accuracy[i]:.1f}",
         )
-        for i in np.flatnonzero(diagram.count)
+        for i in np.flatnonzero(diagram.queries)
     ]
 
 

@@ -20,13 +20,13 @@ class Reliability(NamedTuple):
       confidence: `[B]`, mean probability of the predicted class in each bin; NaN if
         the bin is empty.
       accuracy: `[B]`, share of correct predictions in each bin; NaN likewise.
-      count: `[B]`, number of queries in each bin.
+      queries: `[B]`, number of queries in each bin.
       error: expected calibration error.
     """
 
     confidence: np.ndarray
     accuracy: np.ndarray
-    count: np.ndarray
+    queries: np.ndarray
     error: float
 
 
