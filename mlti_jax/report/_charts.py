@@ -275,7 +275,8 @@ def confusion_plot(counts: np.ndarray, names: Sequence[str], caption: str) -> Pi
                     column, row, text, ha="center", va="center", fontsize=fontsize
                 )
         labels = [short(name, 14) for name in names]
-        axis.set_xticks(range(number), labels, rotation=90 if number > 4 else 0)
+        rotation = 90 if number * max(map(len, labels)) > 40 else 0
+        axis.set_xticks(range(number), labels, rotation=rotation)
         axis.set_yticks(range(number), labels)
         axis.tick_params(length=0, labelsize=fontsize)
         axis.set(xlabel="predicted class", ylabel="true class")

@@ -120,7 +120,7 @@ def _why_not_calibrated(splits: Splits) -> str:
             "no temperature can be fitted."
         )
     return (
-        "Probabilities are as the learner gives them. `fit` and `experiments.predict` "
+        "Probabilities are as the learner gives them. fit and experiments.predict "
         "divide the logits by a temperature that they fit on the validation tasks, "
         "unless none is optimal."
     )

@@ -18,14 +18,14 @@ from mlti_jax.strategies._registry import parse
 from mlti_jax.training._config import base_config, flat_fields
 
 _LIBRARIES = ("jax", "jaxlib", "optax", "flax", "numpy")
-_COMMANDS = "experiments"  # the package whose modules are commands
+_COMMANDS = "experiments."  # the modules that are commands
 # Fields that `fit` chooses from the data unless they are given.
 _CHOSEN = ("task.", "interpolation.", "train.steps", "eval.every", "eval.queries")
 
 
 def versions() -> dict[str, str]:
     """Return versions by name, with the platform and the devices."""
-    found = {"mlti_jax": __version__}
+    found = {__name__.partition(".")[0]: __version__}
     if revision := _git_revision(pathlib.Path(__file__).parents[1]):
         found["git revision"] = revision
     for library in _LIBRARIES:
@@ -71,10 +71,10 @@ def _git_revision(package: pathlib.Path) -> str | None:
 def command() -> str | None:
     """Return the command that started this process; None if it is not one of ours."""
     specification = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if specification is None or not specification.name.startswith(f"{_COMMANDS}."):
+    if specification is None or not specification.name.startswith(_COMMANDS):
         return None
     module = specification.name.removesuffix(".__main__")
-    return shlex.join(["python", "-m", module, *sys.argv[1:]])
+    return " \\\n  ".join([f"python -m {module}", *map(shlex.quote, sys.argv[1:])])
 
 
 def call(config: Any, function: str = "fit", arguments: str = "") -> str:

@@ -50,7 +50,7 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.5,
     "text.parse_math": False,  # names may contain dollar signs
     "svg.fonttype": "none",
-    "svg.hashsalt": "mlti_jax",
+    "svg.hashsalt": "report",
     "image.interpolation": "none",  # embeds images as they are
 }
 

@@ -97,7 +97,7 @@ def _image_figures(
                 axis.imshow(row)
                 axis.set_xticks([])
                 axis.set_yticks([row.shape[0] / 2], [short(name, 16)])
-                axis.tick_params(length=0, labelsize=6)
+                axis.tick_params(length=0, labelsize=7)
                 axis.spines[:].set_visible(False)
 
         height = 0.1 + len(rows) * min(0.9, 0.12 + 3.9 * _aspect(rows[0]))
