@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optax
 
-from mlti_jax import parallel
+from mlti_jax import parallel, report
 from mlti_jax._internal.checks import check_range
 from mlti_jax._internal.progress import say, silence, without_repeats
 from mlti_jax.api._fit import as_splits, fit
@@ -165,9 +165,9 @@ def compare(
       steps: number of meta-training steps of each run.
       seed: first seed of initialization and training, the same for all strategies.
       seeds: number of runs of each strategy, with the seeds `seed`, `seed + 1`, ...
-      workdir: directory with the work directory of each strategy, `<strategy>` for the
-        first seed and `<strategy>/seed<number>` for the others, in which interrupted
-        runs resume; None keeps everything in memory.
+      workdir: directory for `report.html` and the work directory of each strategy,
+        `<strategy>` for the first seed and `<strategy>/seed<number>` for the others, in
+        which interrupted runs resume; None keeps everything in memory.
       verbose: whether to print choices, progress and results.
       overrides: fields of the config by name, as in `fit`.
     """
@@ -213,7 +213,34 @@ def compare(
     comparison = Comparison(runs, differences)
     if verbose:
         print(comparison.verdict)
+    if workdir is not None:
+        with silence(not verbose):
+            _write_report(comparison, workdir)
     return comparison
+
+
+def _write_report(comparison: Comparison, workdir: str | pathlib.Path) -> None:
+    """Write `report.html` of the means over seeds."""
+    results = {}
+    for name, learners in comparison.runs.items():
+        values = _per_task(learners).mean(axis=0)
+        mean, ci95 = mean_and_interval(values)
+        results[name] = {
+            **learners[0].result,
+            "mean": mean,
+            "ci95": ci95,
+            "per_task": values.tolist(),
+        }
+    report.write_comparison(
+        comparison.learners,
+        results,
+        workdir,
+        verdicts={
+            name: (found.mean, found.ci95, found.verdict)
+            for name, found in comparison.differences.items()
+        },
+        runs=len(next(iter(comparison.runs.values()))),
+    )
 
 
 def _check_seeds(seed: int, seeds: int, overrides: Mapping[str, Any] | None) -> None:
