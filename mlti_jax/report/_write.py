@@ -146,8 +146,9 @@ def _write(folder: pathlib.Path, fingerprint: str, page: Callable[[], Page]) -> 
 
 
 def _is_current(path: pathlib.Path, fingerprint: str) -> bool:
-    """Whether a report exists that shows the same result."""
-    if not path.is_file():
+    """Whether a report exists that shows the same result, and can be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return f'content="{fingerprint}"' in file.read(4096)
+    except OSError:
         return False
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return f'content="{fingerprint}"' in file.read(4096)

@@ -128,6 +128,7 @@ def browser():
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
+            "--hide-scrollbars",
             "--disable-dev-shm-usage",
             "--remote-debugging-pipe",
             f"--user-data-dir={profile}",
