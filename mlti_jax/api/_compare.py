@@ -13,7 +13,12 @@ import optax
 
 from mlti_jax import parallel, report
 from mlti_jax._internal.checks import check_range
-from mlti_jax._internal.progress import say, silence, without_repeats
+from mlti_jax._internal.progress import (
+    number_format,
+    say,
+    silence,
+    without_repeats,
+)
 from mlti_jax.api._fit import as_splits, fit
 from mlti_jax.api._model import FittedLearner
 from mlti_jax.data import Splits
@@ -110,10 +115,9 @@ class Comparison:
         found = self.differences[name]
         text = format_interval(metric, found.mean, found.ci95, sign="+")
         if len(found.per_seed) > 1:
-            percent = metric == "accuracy"
-            std = (
-                f"{100 * found.seed_std:.2f} %" if percent else f"{found.seed_std:.4f}"
-            )
+            std = f"{found.seed_std:{number_format(found.mean, found.ci95)}}"
+            if metric == "accuracy":
+                std = f"{100 * found.seed_std:.2f} %"
             text += f" (standard deviation over seeds {std})"
         return f"{text} against {first}"
 
