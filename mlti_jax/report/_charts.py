@@ -31,9 +31,14 @@ def scale_of(metric: str) -> float:
     return 100.0 if metric == "accuracy" else 1.0
 
 
+def name_of(metric: str) -> str:
+    """Return the name of a metric in text."""
+    return metric if metric == "accuracy" else metric.upper()
+
+
 def label_of(metric: str) -> str:
     """Return the label of an axis."""
-    return "accuracy, %" if metric == "accuracy" else metric.upper()
+    return "accuracy, %" if metric == "accuracy" else name_of(metric)
 
 
 def short(name: str, length: int = 24) -> str:
@@ -97,14 +102,17 @@ def learning_curves(
             fig.legend(loc="outside upper center", ncols=2)
 
     names = " and ".join(runs)
+    validated = any(
+        line["split"] == "validation" for run in runs.values() for line in run
+    )
+    band = " Bands are 95 % intervals over validation tasks." if validated else ""
     return [
         Picture(
             draw_metric,
             f"Learning curves of {names}: {metric} on training and validation tasks.",
-            f"{label_of(metric)[:1].upper()}{label_of(metric)[1:]} against training "
-            "steps. The band is the 95 % interval over validation tasks; training "
-            "values are means since the previous point, on tasks as the strategy "
-            "changes them.",
+            f"{name_of(metric)[:1].upper()}{name_of(metric)[1:]} against training "
+            "steps. Training values are means since the previous point, on tasks as "
+            f"the strategy changes them.{band}",
         ),
         Picture(
             draw_loss,

@@ -71,10 +71,10 @@ def run_page(
     selected = "chosen on validation tasks"
     last = "the last, since there are no validation tasks"
     facts = [
-        (f"test {metric}", _interval(result)),
+        (f"test {charts.name_of(metric)}", _interval(result)),
         ("test tasks", f"{result['num_tasks']:,}"),
         ("size of a task", _size(result, splits)),
-        ("learner and strategy", f"{result['learner']}, {result['strategy']}"),
+        ("method", f"{result['learner']}, {result['strategy']}"),
         ("tested step", f"{result['step']:,} of {result['train_steps']:,}"),
     ]
     if metric == "accuracy":

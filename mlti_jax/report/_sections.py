@@ -121,7 +121,7 @@ def result_section(
         kind, what = "class", "recall of each class in the tasks that have it"
     else:
         groups = by_domain(values, config, pool, result)
-        kind, what = "task of origin", f"{metric} by task of origin"
+        kind, what = "task of origin", f"{charts.name_of(metric)} by task of origin"
     caption = (
         f"{what[:1].upper()}{what[1:]}: a dot per task, the mean and its 95 % interval."
     )
