@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import optax
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
@@ -35,6 +36,9 @@ def fit(
     learner: str | None = None,
     strategy: str = "mlti",
     *,
+    network: Any = None,
+    adapted: Any = None,
+    optimizer: optax.GradientTransformation | None = None,
     ways: int | None = None,
     shots: int | None = None,
     steps: int = 2000,
@@ -54,6 +58,13 @@ def fit(
       tasks: the data, as `Splits` or as a dictionary for `data.from_arrays`.
       learner: name of a learner; None: `protonet`, or `maml` for regression.
       strategy: name of a strategy, or several joined with `+`.
+      network: the name of a backbone, a `Stack`, or a network of your own that
+        `backbones.wrap` accepts, such as a Flax module; without a head. None: chosen
+        from the data.
+      adapted: the parameters that a gradient-based learner adapts, a predicate on
+        parameter paths; see `learners.maml`. None: last block and classifier.
+      optimizer: an optimizer of optax with its learning rate, such as
+        `optax.adamw(1e-3)`; None: that of the config, Adam by default.
       ways: classes per task; None: five, or as many as the data has.
       shots: support samples per class; None: five, or half of the smallest class.
       steps: number of meta-training steps.
@@ -73,6 +84,7 @@ def fit(
             {
                 "learner.name": learner,
                 "strategy.name": strategy,
+                "backbone.name": network if isinstance(network, str) else None,
                 "task.ways": ways,
                 "task.shots": shots,
                 "train.steps": steps,
@@ -80,7 +92,13 @@ def fit(
             },
             overrides or {},
         )
-        experiment = build(config, splits=splits)
+        experiment = build(
+            config,
+            splits=splits,
+            network=None if isinstance(network, str) else network,
+            adapted=adapted,
+            optimizer=optimizer,
+        )
         notes = (*experiment.notes, _describe_choices(experiment))
         experiment = dataclasses.replace(experiment, notes=notes)
         try:
@@ -133,6 +151,7 @@ def from_experiment(
         classes=classes,
         result=result,
         calibration=_calibrate(experiment, variables),
+        adapted=experiment.adapted,
         splits=splits,
     )
 

@@ -106,6 +106,8 @@ class FittedLearner:
       classes: names of the classes of the training pool; empty for regression.
       result: the result on the test tasks of `fit`, as in `results.json`.
       calibration: of probabilities; None if they are not calibrated.
+      adapted: the parameters that are adapted by their names, such as `head/kernel`;
+        None if whole layers are adapted.
       splits: the data of `fit`; None if the learner was loaded.
     """
 
@@ -118,6 +120,7 @@ class FittedLearner:
     classes: tuple[str, ...]
     result: dict[str, Any]
     calibration: Calibration | None = None
+    adapted: tuple[str, ...] | None = None
     splits: Splits | None = None
 
     def __repr__(self) -> str:
@@ -320,12 +323,17 @@ class FittedLearner:
         write(SavedLearner(**parts), path)
 
 
-def load(path: str | os.PathLike[str]) -> FittedLearner:
+def load(path: str | os.PathLike[str], network: Any = None) -> FittedLearner:
     """Load a learner that `FittedLearner.save` has written, on any kind of device.
 
     It has no data: `evaluate` needs tasks.
+
+    Args:
+      path: the directory.
+      network: the network, if the learner was fitted with one of your own: code is not
+        saved. Its parameters are those of the file, whose shapes must be the same.
     """
-    saved, learner, strategy = read(path)
+    saved, learner, strategy = read(path, network)
     return FittedLearner(learner=learner, strategy=strategy, **saved._asdict())
 
 

@@ -116,7 +116,7 @@ def test_the_files_are_plain(tmp_path):
         kernel = file["params.model.0.kernel"]
     np.testing.assert_array_equal(kernel, fit.variables.params["model"][0]["kernel"])
     found = manifest(tmp_path)
-    assert found["format_version"] == 2
+    assert found["format_version"] == 3
     assert found["package_version"] == mlti_jax.__version__
     assert found["inputs"]["leaves"] == [["", [6], "float32"]]
     assert found["calibration"]["temperature"] == fit.temperature
@@ -239,8 +239,8 @@ def test_foreign_files(saved):
 
 
 def test_other_versions(saved):
-    change_manifest(saved, lambda m: m.update(format_version=3, package_version="9.0"))
-    expect(saved, "saved in format 3 by mlti_jax 9.0.*update mlti_jax")
+    change_manifest(saved, lambda m: m.update(format_version=4, package_version="9.0"))
+    expect(saved, "saved in format 4 by mlti_jax 9.0.*update mlti_jax")
     change_manifest(saved, lambda m: m.update(format_version=0))
     expect(saved, "format_version is 0")
 
