@@ -159,6 +159,11 @@ def read(
             _example(inputs),
         )
     except (InputError, TypeError, ValueError) as error:
+        if network is not None:
+            raise InputError(
+                f"the learner in {manifest.folder} does not have the given network "
+                f"({error}); give the network of its training"
+            ) from error
         raise manifest.error(
             "config", f"does not define a learner ({error})"
         ) from error

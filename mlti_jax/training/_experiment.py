@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -18,11 +19,11 @@ from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax.backbones import Stack
 from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, RegressionPool, Splits
-from mlti_jax.data._pools import Pool, check_episode
+from mlti_jax.data._pools import Pool, check_episode, take_inputs
 from mlti_jax.errors import InputError
 from mlti_jax.interpolation import cutmix
 from mlti_jax.learners import Learner
-from mlti_jax.learners._registry import LEARNERS
+from mlti_jax.learners._registry import FAMILIES, LEARNERS
 from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
 from mlti_jax.strategies._objective import check_layers, tasks_per_step
@@ -36,7 +37,7 @@ from mlti_jax.training._optimizer import (
     make_optimizer,
 )
 from mlti_jax.training._step import Episode, TrainState, init_state
-from mlti_jax.types import Array, Task
+from mlti_jax.types import Array, PyTree, Task
 
 # Seeds are the largest integers of a config.
 _LARGEST = 2**32 - 1
@@ -144,11 +145,13 @@ class OwnParts(NamedTuple):
       adapted: the parameters that a gradient-based learner adapts, in place of
         `adapted_layers`; see `learners.maml`.
       optimizer: in place of `train.optimizer` and the fields beside it.
+      example: shapes and dtypes of a network's input, for a predicate `adapted`.
     """
 
     network: Stack | None = None
     adapted: Any = None
     optimizer: optax.GradientTransformation | None = None
+    example: PyTree = None
 
 
 def build(
@@ -202,6 +205,8 @@ def build(
             f"config.train.patience is {config.train.patience}, but {splits.name} has "
             "no validation tasks; hold some out, or set it to None"
         )
+    example = jax.eval_shape(take_inputs, splits.train.x, jnp.arange(2))
+    own = own._replace(example=example)
     config, chosen = fill_in(config, splits, partial(_deepest_layer, own=own))
     notes = [splits.summary if splits.details else splits.note, *chosen]
     episode = Episode(config.task.ways, config.task.shots, config.task.queries)
@@ -240,6 +245,7 @@ def build(
         evaluator=evaluator,
         plan=plan,
         notes=tuple(notes),
+        adapted=getattr(learner, "adapted", None),
     )
     _check_size(experiment)
     return experiment
@@ -347,6 +353,9 @@ def make_learner(
     options = _options(config.learner.get(name, {}))
     if own.adapted is not None:
         options["adapted"] = own.adapted
+        if own.example is not None and name in FAMILIES["gradient"]:
+            paths = learners.adapted_paths(network, own.example, own.adapted)
+            options["adapted"] = paths
     regression = facts.setting == "regression"
     return learners.make(
         name,
