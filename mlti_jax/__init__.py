@@ -1,6 +1,6 @@
 """Meta-learning with few training tasks, in JAX.
 
-The high-level interface is `fit`, `compare` and `load`. Everything they use is a pure
+The high-level interface is `fit`, `compare`, `select` and `load`. Everything they use is a pure
 function or a small frozen dataclass in one of the modules below.
 """
 
@@ -24,6 +24,7 @@ from mlti_jax._version import __version__ as __version__
 from mlti_jax.api import compare as compare
 from mlti_jax.api import fit as fit
 from mlti_jax.api import load as load
+from mlti_jax.api import select as select
 
 __all__ = [
     "__version__",
@@ -40,6 +41,7 @@ __all__ = [
     "ops",
     "parallel",
     "plotting",
+    "select",
     "strategies",
     "theory",
     "training",

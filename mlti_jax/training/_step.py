@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -128,6 +129,8 @@ def gradients(
     return jax.lax.switch(index, branches, trained, tasks)
 
 
+# Compiled once for all runs of the same parts, such as the folds of a cross-validation.
+@functools.lru_cache(maxsize=64)
 def make_run_steps(
     learner: Learner,
     strategy: Strategy,
