@@ -1,7 +1,7 @@
 """Meta-learning with few training tasks, in JAX.
 
-The high-level interface is `fit`, `compare`, `select` and `load`. Everything they use is a pure
-function or a small frozen dataclass in one of the modules below.
+The high-level interface is `fit`, `compare`, `select` and `load`. Everything they use
+is a pure function or a small frozen dataclass in one of the modules below.
 """
 
 # First, since the other imports are slow and may be interrupted.

@@ -14,7 +14,9 @@ from mlti_jax.api._trainer import Fit, Trainer
 from mlti_jax.errors import InputError
 
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-_PROBES = (4, 8, 40)  # steps; the first run also compiles
+_PROBES = (4, 8)  # steps; the first run also compiles
+_LONGER = (64, 512)  # steps, until they take clearly longer than the others
+_CLEARLY = 0.3  # seconds
 _FEWEST = 50  # steps of the last rung
 _FEW = 300  # steps, below which a warning is printed
 
@@ -49,16 +51,21 @@ def parse_budget(budget: object) -> tuple[int | None, float | None]:
 
 
 def measure(trainer: Trainer) -> list[Cost]:
-    """Measure each candidate with three short fits."""
+    """Measure each candidate with a few short fits."""
+
+    def seconds(number: int, steps: int) -> float:
+        start = time.monotonic()
+        trainer.run(Fit(number, (0,), steps))
+        return time.monotonic() - start
+
     costs = []
     for number, candidate in enumerate(trainer.candidates):
-        seconds = []
-        for steps in _PROBES:
-            start = time.monotonic()
-            trainer.run(Fit(number, (0,), steps))
-            seconds.append(time.monotonic() - start)
-        first, short, long = seconds
-        step = max(1e-6, (long - short) / (_PROBES[2] - _PROBES[1]))
+        first, short = (seconds(number, steps) for steps in _PROBES)
+        for steps in _LONGER:
+            long = seconds(number, steps)
+            if long - short > _CLEARLY:
+                break
+        step = max(1e-6, (long - short) / (steps - _PROBES[1]))
         fit = max(0.0, short - _PROBES[1] * step)
         costs.append(Cost(max(0.0, first - short), fit, step))
         say(

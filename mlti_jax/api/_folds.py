@@ -123,13 +123,12 @@ def gather_tasks(tasks: Splits | Mapping[str, Any]) -> TaskSet:
 def _concatenate(pools: Sequence[Pool]) -> Pool:
     """Join pools of one kind; raise `InputError` if their classes differ."""
     first = pools[0]
-    if isinstance(first, DomainPool):
-        for pool in pools:
-            if pool.classes != first.classes:
-                raise InputError(
-                    f"the splits share no classes: {first.classes} and {pool.classes}; "
-                    "give all of them the same classes"
-                )
+    shared = {pool.classes for pool in pools if isinstance(pool, DomainPool)}
+    if len(shared) > 1:
+        raise InputError(
+            f"the splits do not share their classes: {' and '.join(map(str, shared))}; "
+            "give all of them the same classes"
+        )
     sizes = [jax.tree.leaves(pool.x)[0].shape[0] for pool in pools]
     starts = np.cumsum([0, *sizes[:-1]])
     longest = max(pool.index.shape[-1] for pool in pools)
@@ -157,7 +156,8 @@ def _concatenate(pools: Sequence[Pool]) -> Pool:
         )
     changes[field] = names
     if isinstance(first, RegressionPool):
-        changes["y"] = jnp.concatenate([pool.y for pool in pools])
+        targets = [pool.y for pool in pools if isinstance(pool, RegressionPool)]
+        changes["y"] = jnp.concatenate(targets)
     return dataclasses.replace(first, **changes)
 
 

@@ -99,8 +99,9 @@ class Searcher:
         higher_is_better: bool,
         execute: Callable[[list[Fit]], Mapping[Fit, Found]],
     ) -> None:
-        self._candidates, self._reference = candidates, reference
-        self._folds, self._rungs, self._seeds = folds, list(rungs), seeds
+        self.reference, self.rungs = reference, list(rungs)
+        self.higher_is_better = higher_is_better
+        self._candidates, self._folds, self._seeds = candidates, folds, seeds
         self._sign = 1 if higher_is_better else -1
         self._execute = execute
         self._found: dict[Fit, Found] = {}
@@ -110,8 +111,8 @@ class Searcher:
         problems: list[int | None] = [None, *(range(self._folds) if nested else ())]
         alive = {problem: list(range(self._candidates)) for problem in problems}
         reached = {problem: [0] * self._candidates for problem in problems}
-        for number, rung in enumerate(self._rungs):
-            last = number + 1 == len(self._rungs)
+        for number, rung in enumerate(self.rungs):
+            last = number + 1 == len(self.rungs)
             self._run(
                 fit
                 for problem, survivors in alive.items()
@@ -122,15 +123,15 @@ class Searcher:
                 for candidate in survivors:
                     reached[problem][candidate] = number + 1
                 ranked = self._ranked(survivors, problem, rung.steps)
-                kept = 1 if last else self._rungs[number + 1].candidates
+                kept = 1 if last else self.rungs[number + 1].candidates
                 alive[problem] = ranked[:kept]
-                if not last and self._reference not in alive[problem]:
-                    alive[problem].append(self._reference)
+                if not last and self.reference not in alive[problem]:
+                    alive[problem].append(self.reference)
         choices = {
             problem: Choice(alive[problem][0], tuple(reached[problem]))
             for problem in problems
         }
-        steps = self._rungs[-1].steps
+        steps = self.rungs[-1].steps
         # To test the choice of each outer fold on that fold.
         self._run(
             Fit(choices[fold].winner, (fold,), steps, repeat)
@@ -143,7 +144,7 @@ class Searcher:
 
     def scores(self, candidate: int, rung: int) -> Scores:
         """Return the scores of a candidate at a rung on all folds, over its seeds."""
-        steps = self._rungs[rung].steps
+        steps = self.rungs[rung].steps
         return [self.fold_scores(candidate, fold, steps) for fold in range(self._folds)]
 
     def fold_scores(

@@ -30,14 +30,17 @@ from mlti_jax._internal.storage import (
     remove_temporary,
     write_json,
 )
-from mlti_jax.api._bootstrap import compare_with, estimate, paired, unit_means
 from mlti_jax.api._budget import choose_steps, describe_rungs, measure, parse_budget
 from mlti_jax.api._candidates import Candidate, parse_candidates
 from mlti_jax.api._fit import fit, from_experiment
 from mlti_jax.api._folds import TaskSet, choose_ways, gather_tasks, make_folds
 from mlti_jax.api._halving import Found, Searcher, count_fits, plan_rungs
 from mlti_jax.api._model import FittedLearner, load
-from mlti_jax.api._selection import CandidateResult, NestedEstimate, Selection
+from mlti_jax.api._selection import (
+    Selection,
+    candidate_results,
+    nested_estimate,
+)
 from mlti_jax.api._trainer import Fit, Trainer, check_metric, higher_is_better
 from mlti_jax.data import Splits
 from mlti_jax.errors import InputError, Interrupted
@@ -259,8 +262,8 @@ class _Run:
             lambda fits: self._execute(fits, folder, stopped),
         )
         search = searcher.search(self._nested)
-        results = self._results(searcher, search.choice.reached, rungs)
-        expected = self._estimate(searcher, search.outer, rungs[-1].steps)
+        results = candidate_results(searcher, search, names)
+        expected = nested_estimate(searcher, search, names)
         winner = search.choice.winner
         score = expected.score if expected else results[names[winner]].score
         selection = Selection(
@@ -392,48 +395,6 @@ class _Run:
         return found
 
     # ------------------------------------------------------------------------ results
-
-    def _results(
-        self, searcher: Searcher, reached: Sequence[int], rungs: Sequence[Any]
-    ) -> dict[str, CandidateResult]:
-        results = {}
-        for number, candidate in enumerate(self._trainer.candidates):
-            rung = reached[number] - 1
-            scores = searcher.scores(number, rung)
-            comparison = None
-            if number != self._reference:
-                comparison = compare_with(
-                    searcher.scores(self._reference, rung),
-                    {candidate.name: scores},
-                    comparisons=len(reached) - 1,
-                    higher_is_better=self._higher,
-                )[candidate.name]
-            results[candidate.name] = CandidateResult(
-                candidate.name,
-                rungs[rung].steps,
-                estimate(scores),
-                comparison,
-                tuple(unit_means(scores).tolist()),
-            )
-        return results
-
-    def _estimate(
-        self, searcher: Searcher, outer: Sequence[Any], steps: int
-    ) -> NestedEstimate | None:
-        if not outer:
-            return None
-        chosen = [
-            searcher.fold_scores(choice.winner, fold, steps)
-            for fold, choice in enumerate(outer)
-        ]
-        reference = [
-            searcher.fold_scores(self._reference, fold, steps)
-            for fold in range(len(outer))
-        ]
-        names = [self._trainer.candidates[choice.winner].name for choice in outer]
-        return NestedEstimate(
-            estimate(chosen), estimate(paired(chosen, reference)), tuple(names)
-        )
 
     def _refit(
         self, winner: int, steps: int, score: Any, folder: pathlib.Path | None

@@ -6,10 +6,20 @@ import collections
 import dataclasses
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure, style_axes
-from mlti_jax.api._bootstrap import BETTER, Comparison, Estimate
+from mlti_jax.api._bootstrap import (
+    BETTER,
+    Comparison,
+    Estimate,
+    compare_with,
+    estimate,
+    paired,
+    unit_means,
+)
+from mlti_jax.api._halving import Search, Searcher
 from mlti_jax.api._model import FittedLearner
 
 
@@ -220,3 +230,51 @@ class Selection:
         style_axes(axes)
         fig.tight_layout()
         fig.savefig(pathlib.Path(path), dpi=150)
+
+
+def candidate_results(
+    searcher: Searcher, search: Search, names: Sequence[str]
+) -> dict[str, CandidateResult]:
+    """Compare each candidate with the reference, at the last rung that it reached.
+
+    All candidates count as compared, so stopping some early costs no confidence.
+    """
+    results = {}
+    for number, name in enumerate(names):
+        rung = search.choice.reached[number] - 1
+        scores = searcher.scores(number, rung)
+        comparison = None
+        if number != searcher.reference:
+            comparison = compare_with(
+                searcher.scores(searcher.reference, rung),
+                {name: scores},
+                comparisons=len(names) - 1,
+                higher_is_better=searcher.higher_is_better,
+            )[name]
+        results[name] = CandidateResult(
+            name,
+            searcher.rungs[rung].steps,
+            estimate(scores),
+            comparison,
+            tuple(unit_means(scores).tolist()),
+        )
+    return results
+
+
+def nested_estimate(
+    searcher: Searcher, search: Search, names: Sequence[str]
+) -> NestedEstimate | None:
+    """Test the choice of each outer fold on that fold; None without nesting."""
+    if not search.outer:
+        return None
+    steps = searcher.rungs[-1].steps
+    chosen = [
+        searcher.fold_scores(choice.winner, fold, steps)
+        for fold, choice in enumerate(search.outer)
+    ]
+    reference = searcher.scores(searcher.reference, len(searcher.rungs) - 1)
+    return NestedEstimate(
+        estimate(chosen),
+        estimate(paired(chosen, reference)),
+        tuple(names[choice.winner] for choice in search.outer),
+    )

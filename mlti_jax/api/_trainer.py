@@ -184,38 +184,36 @@ class Trainer:
         return {
             fold: np.stack(
                 [
-                    self._scores(experiment, variables, pool)
+                    self.scores(experiment, variables, pool)
                     for pool in self.test_pools(experiment, fold)
                 ]
             )
             for fold in fit.held_out
         }
 
-    def _scores(
+    def scores(
         self, experiment: Experiment, variables: Variables, pool: Pool
     ) -> np.ndarray:
+        """Return the score of each episode of a pool, `[episodes]`."""
         key = experiment.eval_key(TEST)
         evaluator = experiment.evaluator
         if self.metric != "log_loss":
             values = evaluator(variables, pool, key, self.episodes)
             return values.astype(np.float64)
-        outputs, labels = evaluator.outputs(variables, pool, key, self.episodes)
-        p = softmax(np.asarray(outputs, np.float64))[
-            np.arange(len(outputs)), labels.argmax(1)
-        ]
-        return -np.log(np.maximum(p, 1e-12)).reshape(self.episodes, -1).mean(axis=1)
+        logits, labels = evaluator.outputs(variables, pool, key, self.episodes)
+        p = softmax(logits.astype(np.float64))
+        own = np.maximum(p[np.arange(len(p)), labels.argmax(axis=1)], 1e-12)
+        return -np.log(own).reshape(self.episodes, -1).mean(axis=1)
 
     def refit(self, number: int, steps: int) -> tuple[Experiment, Variables]:
         """Train a candidate on all tasks."""
-        candidate = self.candidates[number]
-        splits = self.tasks.refit_splits()
-        config = _with_fields(candidate.config, self._fields(Fit(number, (), steps)))
-        # A run has to test; the result is not used.
-        splits = dataclasses.replace(splits, test=splits.train)
-        experiment = build(config, splits=splits, **candidate.parts)
+        experiment = self.experiment(Fit(number, (), steps))
         with silence():
             _, variables = run_experiment(experiment)
-        return experiment, variables
+        # Now with names. A run has test tasks; here their result is not used.
+        splits = self.tasks.refit_splits()
+        splits = dataclasses.replace(splits, test=splits.train)
+        return dataclasses.replace(experiment, splits=splits), variables
 
 
 def _depends_on_steps(candidate: Candidate) -> bool:

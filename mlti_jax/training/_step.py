@@ -129,8 +129,6 @@ def gradients(
     return jax.lax.switch(index, branches, trained, tasks)
 
 
-# Compiled once for all runs of the same parts, such as the folds of a cross-validation.
-@functools.lru_cache(maxsize=64)
 def make_run_steps(
     learner: Learner,
     strategy: Strategy,
@@ -202,3 +200,8 @@ def make_run_steps(
     return jax.jit(
         run, donate_argnums=0, in_shardings=everywhere, out_shardings=everywhere
     )
+
+
+# For several runs of the same parts, such as the folds of a cross-validation: all of
+# them use the programs that the first one compiled.
+cached_run_steps = functools.lru_cache(maxsize=64)(make_run_steps)
