@@ -51,9 +51,14 @@ from mlti_jax.training._config import restore_config
 
 flags.declare_key_flag("data_dir")
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "A file in experiments/configs, and its arguments after a colon."
+    "config",
+    None,
+    "A file in experiments/configs, and its arguments after a colon.",
+    allow_override=True,  # Other commands define flags with these names.
 )
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory for the outputs.")
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Directory for the outputs.", allow_override=True
+)
 CANDIDATES = flags.DEFINE_list(
     "candidates", None, "LEARNER:STRATEGY, with commas; default: a few for the data."
 )
@@ -61,7 +66,9 @@ BUDGET = flags.DEFINE_string(
     "budget", "10min", "A time such as 90s, 10min or 2h, or steps per training run."
 )
 FOLDS = flags.DEFINE_integer("folds", None, "Number of folds; default: for the data.")
-SEEDS = flags.DEFINE_integer("seeds", 1, "Training runs per candidate and fold.")
+SEEDS = flags.DEFINE_integer(
+    "seeds", 1, "Training runs per candidate and fold.", allow_override=True
+)
 METRIC = flags.DEFINE_string("metric", None, "accuracy, log_loss or mse.")
 EPISODES = flags.DEFINE_integer("episodes", 100, "Test episodes per held-out task.")
 NESTED = flags.DEFINE_bool("nested", True, "Estimate the performance on new tasks.")

@@ -22,7 +22,7 @@ from mlti_jax.api._select import _Run
 from mlti_jax.api._trainer import Fit, Trainer
 
 _FEATURES, _PER_CLASS = 8, 20
-_TASKS, _NEW_TASKS = 6, 60
+_TASKS, _NEW_TASKS = 5, 60
 _STEPS, _EPISODES, _NEW_EPISODES = 80, 40, 600
 _SMALL = {
     "backbone.mlp.hidden": (8,),
