@@ -18,7 +18,7 @@ import numpy as np
 from mlti_jax._internal.progress import say, silence
 from mlti_jax.api._candidates import parse_candidates
 from mlti_jax.api._folds import TaskSet, gather_tasks, make_folds
-from mlti_jax.api._select import _Run
+from mlti_jax.api._select import SelectionRun
 from mlti_jax.api._trainer import Fit, Trainer
 
 _FEATURES, _PER_CLASS = 8, 20
@@ -105,7 +105,7 @@ def study(kind: str, repetitions: int, seed: int) -> Mapping[str, Any]:
         # The same parts, so nothing is compiled again.
         trainer = dataclasses.replace(trainer, tasks=tasks)
         with silence():
-            run = _Run(trainer, _STEPS, _STEPS, 1, True, None, 1)
+            run = SelectionRun(trainer, _STEPS, _STEPS, 1, True, None, 1)
             result = run.run(None, lambda: 0)
         assert result.estimate is not None
         names = [candidate.name for candidate in trainer.candidates]

@@ -194,7 +194,7 @@ def run_selection(
         episodes,
     )
     trainer.check()
-    run = _Run(trainer, budget, largest_steps, seeds, nested, execute, jobs)
+    run = SelectionRun(trainer, budget, largest_steps, seeds, nested, execute, jobs)
     folder = None if workdir is None else pathlib.Path(workdir)
     if folder is None:
         with stop_signal() as stopped:
@@ -221,7 +221,7 @@ def in_this_process(trainer: Trainer, fits: list[Fit]) -> Iterator[tuple[Fit, Fo
         yield one, trainer.run(one)
 
 
-class _Run:
+class SelectionRun:
     """The stages of a selection; arguments as in `run_selection`."""
 
     def __init__(

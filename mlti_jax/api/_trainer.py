@@ -179,8 +179,7 @@ class Trainer:
     def run(self, fit: Fit) -> dict[int, np.ndarray]:
         """Train, and return the scores `[tasks, episodes]` of each held-out fold."""
         experiment = self.experiment(fit)
-        with silence():
-            _, variables = run_experiment(experiment)
+        variables = self._train(experiment, fit)
         return {
             fold: np.stack(
                 [
@@ -190,6 +189,16 @@ class Trainer:
             )
             for fold in fit.held_out
         }
+
+    def _train(self, experiment: Experiment, fit: Fit) -> Variables:
+        try:
+            with silence():
+                return run_experiment(experiment).variables
+        except InputError as error:  # such as a loss that is not finite
+            raise InputError(
+                f"candidate {self.candidates[fit.candidate].name} cannot be trained "
+                f"for {fit.steps} steps: {error}. Or remove this candidate"
+            ) from error
 
     def scores(
         self, experiment: Experiment, variables: Variables, pool: Pool
@@ -207,9 +216,9 @@ class Trainer:
 
     def refit(self, number: int, steps: int) -> tuple[Experiment, Variables]:
         """Train a candidate on all tasks."""
-        experiment = self.experiment(Fit(number, (), steps))
-        with silence():
-            _, variables = run_experiment(experiment)
+        fit = Fit(number, (), steps)
+        experiment = self.experiment(fit)
+        variables = self._train(experiment, fit)
         # Now with names. A run has test tasks; here their result is not used.
         splits = self.tasks.refit_splits()
         splits = dataclasses.replace(splits, test=splits.train)
