@@ -224,3 +224,8 @@ def _check_field(config: Mapping[str, Any], name: str) -> None:
                 f"{', '.join(known) or 'no fields'}"
             )
         section, prefix = section[part], f"{prefix}.{part}"
+    if isinstance(section, ConfigDict):
+        raise InputError(
+            f"config field {name!r} is a section; set one of its fields, such as "
+            f"--config.{name}.{min(section, key=lambda field: field != 'name')}"
+        )

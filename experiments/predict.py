@@ -187,15 +187,16 @@ def _entries(flag: str, folder: pathlib.Path) -> list[pathlib.Path]:
 
 def prediction_columns(model: AdaptedModel, x: Any) -> Columns:
     """Return predictions, and for classification probabilities, as columns."""
-    labels, probabilities = model.predict(x)
-    if probabilities is None or model.classes is None:
-        if labels.ndim == 1:
-            return {"prediction": labels.tolist()}
-        targets = enumerate(labels.T.tolist())
+    if model.classes is None:
+        values = model.predict(x)
+        if values.ndim == 1:
+            return {"prediction": values.tolist()}
+        targets = enumerate(values.T.tolist())
         return {f"prediction_{number}": column for number, column in targets}
+    probabilities = model.predict_proba(x)
     by_class = zip(model.classes.tolist(), probabilities.T.tolist(), strict=True)
     return {
-        "prediction": labels.tolist(),
+        "prediction": model.classes[probabilities.argmax(axis=1)].tolist(),
         **{f"probability_{name}": column for name, column in by_class},
     }
 

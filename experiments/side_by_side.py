@@ -9,7 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from mlti_jax import plotting
-from mlti_jax._internal.progress import say
+from mlti_jax._internal.progress import say, without_repeats
 from mlti_jax._internal.storage import write_json
 from mlti_jax.errors import InputError
 from mlti_jax.training import Experiment, build, paired_difference, train_and_evaluate
@@ -37,9 +37,10 @@ def run_side_by_side(
     folder = pathlib.Path(workdir)
     experiments = {name: _build(config, name, data_dir) for name in config.compare}
     results = {}
-    for name, experiment in experiments.items():
-        say(f"--- {name}")
-        results[name] = train_and_evaluate(experiment, folder / name)
+    with without_repeats():
+        for name, experiment in experiments.items():
+            say(f"--- {name}")
+            results[name] = train_and_evaluate(experiment, folder / name)
     first = config.compare[0]
     differences = {}
     print(f"\n{_title(results[first])}\n")

@@ -23,6 +23,7 @@ cases in two minutes, without vmap. The tables are:
                                  performance of the machine
   memory                         second-order MAML by inner steps and tasks, `remat`
   scaling                        time and memory by tasks, inner steps and pool size
+  own_network                    a wrapped network relative to the built-in one
 
 `--output=DIR` writes `results.json` and plots.
 """
@@ -43,6 +44,7 @@ from experiments.benchmark import (
     breakdown,
     machine,
     memory,
+    own_network,
     plots,
     relative,
     sampling,
@@ -82,7 +84,12 @@ OUTPUT = flags.DEFINE_string("output", None, "Directory for the results.")
 QUICK_SIDES = ("torch", "torch_channels_last")
 BREAKDOWN = "account"  # its name on the command line and in results.json
 # Modules with `measure(rounds, seconds)` and `table(result)`.
-TABLES = {"sampling": sampling, "memory": memory, "scaling": scaling}
+TABLES = {
+    "sampling": sampling,
+    "memory": memory,
+    "scaling": scaling,
+    "own_network": own_network,
+}
 # Modules with `table(result)`, by the kind of result.
 MODULES = {"step": steps, "rows": relative, BREAKDOWN: breakdown, **TABLES}
 

@@ -54,9 +54,14 @@ class Program(NamedTuple):
     cost: dict[str, float]
 
 
-def make_parts(case: Case) -> Parts:
-    """Build learner, strategy and optimizer, and put the pool on the device."""
-    learner = make_learner(case)
+def make_parts(case: Case, learner: Learner | None = None) -> Parts:
+    """Build learner, strategy and optimizer, and put the pool on the device.
+
+    Args:
+      case: the step.
+      learner: the learner; None for that of the case.
+    """
+    learner = make_learner(case) if learner is None else learner
     strategy = make_strategy(case, learner)
     optimizer = optax.adam(case.outer_lr)
     episode = Episode(case.ways, case.shots, case.queries)
@@ -70,7 +75,10 @@ def make_parts(case: Case) -> Parts:
 
 
 def compile_case(
-    case: Case, plan: Plan | None = None, compiler_options: dict | None = None
+    case: Case,
+    plan: Plan | None = None,
+    compiler_options: dict | None = None,
+    learner: Learner | None = None,
 ) -> Program:
     """Compile our side of a case to one program for any number of steps.
 
@@ -82,8 +90,9 @@ def compile_case(
       plan: how tasks are distributed over devices and passes; None for the default of
         training runs.
       compiler_options: XLA options, such as `RUNS_ONCE`.
+      learner: the learner; None for that of the case.
     """
-    learner, strategy, optimizer, episode, state, pool = make_parts(case)
+    learner, strategy, optimizer, episode, state, pool = make_parts(case, learner)
     plan = plan_for(pool.x, case.tasks) if plan is None else plan
     run = make_run_steps(learner, strategy, optimizer, episode, case.tasks, plan)
     state, pool, key = plan.replicate((state, pool, jax.random.key(1)))

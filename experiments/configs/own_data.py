@@ -38,6 +38,7 @@ def get_config(arg: str = "") -> ConfigDict:
         "smiles": placeholder(str),  # molecules instead of features
         "fingerprint": placeholder(str),  # morgan or path
         "standardise": placeholder(bool),  # None: tables yes, arrays no
+        "standardise_targets": placeholder(bool),  # of regression; None: yes
         "size": placeholder(int),  # that images are scaled to
         "validation": placeholder(str),  # names with commas, or a fraction; None: none
         "test": "0.2",

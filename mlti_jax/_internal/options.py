@@ -13,10 +13,11 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# Arguments with a default that the program sets from the data or the config section
-# `interpolation`; they are not options of a single learner or strategy.
+# Arguments with a default that the program sets from the data, the config section
+# `interpolation` or the user's network; they are not options of a single learner or
+# strategy.
 _SET_BY_PROGRAM = frozenset(
-    {"objective", "setting", "method", "layers", "partners", "name"}
+    {"objective", "setting", "method", "layers", "partners", "name", "adapted"}
 )
 
 

@@ -15,6 +15,10 @@ from tqdm import tqdm
 # Without a terminal, Progress prints lines at this interval instead of a bar.
 SECONDS_BETWEEN_LINES = 10.0
 _SILENT = contextvars.ContextVar("silent", default=False)
+# Texts that were said in the context `without_repeats`; None outside of it.
+_SAID: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar(
+    "said", default=None
+)
 
 
 class Progress:
@@ -69,10 +73,19 @@ class Progress:
         self._bar.close()
 
 
-def say(text: str) -> None:
-    """Print a line to stderr without breaking a progress bar."""
+def say(text: str, *, once: bool = False) -> None:
+    """Print a line to stderr without breaking a progress bar.
+
+    Args:
+      text: the line.
+      once: whether to print it only once in the context `without_repeats`.
+    """
     if _SILENT.get():
         return
+    if once and (said := _SAID.get()) is not None:
+        if text in said:
+            return
+        said.add(text)
     with contextlib.suppress(OSError):  # stderr is closed.
         tqdm.write(text, file=sys.stderr)
         sys.stderr.flush()
@@ -86,6 +99,16 @@ def silence(silent: bool = True) -> Iterator[None]:
         yield
     finally:
         _SILENT.reset(token)
+
+
+@contextlib.contextmanager
+def without_repeats() -> Iterator[None]:
+    """Print what several runs say about their common data and config only once."""
+    token = _SAID.set(set())
+    try:
+        yield
+    finally:
+        _SAID.reset(token)
 
 
 def format_seconds(seconds: float) -> str:

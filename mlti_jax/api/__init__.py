@@ -2,7 +2,7 @@
 
     learner = mlti_jax.fit(tasks, learner="protonet", strategy="mlti", shots=5)
     model = learner.adapt(x_support, y_support)
-    labels, probabilities = model.predict(x_query)
+    labels = model.predict(x_query)
     learner.save("model/")
     learner = mlti_jax.load("model/")
 
@@ -10,12 +10,12 @@
 """
 
 from mlti_jax.api._calibration import Calibration
-from mlti_jax.api._fit import Comparison, compare, fit
+from mlti_jax.api._compare import Comparison, Difference, compare
+from mlti_jax.api._fit import fit
 from mlti_jax.api._model import (
     AdaptedModel,
     Evaluation,
     FittedLearner,
-    Prediction,
     load,
 )
 from mlti_jax.api._select import select
@@ -26,10 +26,10 @@ __all__ = [
     "Calibration",
     "CandidateResult",
     "Comparison",
+    "Difference",
     "Evaluation",
     "FittedLearner",
     "NestedEstimate",
-    "Prediction",
     "Selection",
     "compare",
     "fit",

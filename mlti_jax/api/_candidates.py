@@ -162,6 +162,8 @@ def _make(
         for argument, field in _FIELDS.items()
         if argument in arguments
     }
+    if isinstance(arguments.get("network"), str):  # a name, as in `fit`
+        fields["backbone.name"] = arguments.pop("network")
     config = choose_config(splits, fields, overrides)
     learner, strategy = config.learner.name, config.strategy.name
     check_pair(learner, strategy, splits.setting)

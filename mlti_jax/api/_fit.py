@@ -1,30 +1,31 @@
-"""Meta-training in one call, and the comparison of strategies."""
+"""Meta-training in one call."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import optax
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from mlti_jax import data, parallel
 from mlti_jax._internal.checks import check_range
-from mlti_jax._internal.progress import say, silence
+from mlti_jax._internal.progress import silence
 from mlti_jax.api._calibration import Calibration, calibrate
 from mlti_jax.api._model import FittedLearner
 from mlti_jax.data import Inputs, Splits
 from mlti_jax.data._own.inputs import ARRAYS, leaves_of
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.learners import Variables
-from mlti_jax.training import Experiment, base_config, build, paired_difference
+from mlti_jax.training import Experiment, base_config, build
 from mlti_jax.training._config import flat_fields, set_fields
 from mlti_jax.training._experiment import TEST, VALIDATION, MethodFacts
 from mlti_jax.training._loop import run_experiment
-from mlti_jax.training._metrics import format_interval, summary
+from mlti_jax.training._metrics import summary
 
 _SHOTS, _QUERIES = 5, 10  # per class, if the data has enough samples
 _VALIDATIONS = 10  # during a run
@@ -35,6 +36,9 @@ def fit(
     learner: str | None = None,
     strategy: str = "mlti",
     *,
+    network: Any = None,
+    adapted: Any = None,
+    optimizer: optax.GradientTransformation | None = None,
     ways: int | None = None,
     shots: int | None = None,
     steps: int = 2000,
@@ -54,6 +58,13 @@ def fit(
       tasks: the data, as `Splits` or as a dictionary for `data.from_arrays`.
       learner: name of a learner; None: `protonet`, or `maml` for regression.
       strategy: name of a strategy, or several joined with `+`.
+      network: the name of a backbone, a `Stack`, or a network of your own that
+        `backbones.wrap` accepts, such as a Flax module; without a head. None: chosen
+        from the data.
+      adapted: the parameters that a gradient-based learner adapts, a predicate on
+        parameter paths; see `learners.maml`. None: last block and classifier.
+      optimizer: an optimizer of optax with its learning rate, such as
+        `optax.adamw(1e-3)`; None: that of the config, Adam by default.
       ways: classes per task; None: five, or as many as the data has.
       shots: support samples per class; None: five, or half of the smallest class.
       steps: number of meta-training steps.
@@ -73,6 +84,7 @@ def fit(
             {
                 "learner.name": learner,
                 "strategy.name": strategy,
+                "backbone.name": network if isinstance(network, str) else None,
                 "task.ways": ways,
                 "task.shots": shots,
                 "train.steps": steps,
@@ -80,7 +92,13 @@ def fit(
             },
             overrides or {},
         )
-        experiment = build(config, splits=splits)
+        experiment = build(
+            config,
+            splits=splits,
+            network=None if isinstance(network, str) else network,
+            adapted=adapted,
+            optimizer=optimizer,
+        )
         notes = (*experiment.notes, _describe_choices(experiment))
         experiment = dataclasses.replace(experiment, notes=notes)
         try:
@@ -133,6 +151,7 @@ def from_experiment(
         classes=classes,
         result=result,
         calibration=_calibrate(experiment, variables),
+        adapted=experiment.adapted,
         splits=splits,
     )
 
@@ -253,128 +272,3 @@ def choose_config(
 
 def _smallest_group(pool: Any) -> int:
     return int(np.asarray(pool.count).min())
-
-
-# ------------------------------------------------------------------------ comparison
-
-
-class Difference(NamedTuple):
-    """The paired difference between a strategy and the first one, on the same tasks.
-
-    Attributes:
-      mean: mean difference of the metric.
-      ci95: half-width of its 95 % interval.
-      verdict: `helps`, `hurts` or `no clear difference`.
-    """
-
-    mean: float
-    ci95: float
-    verdict: str
-
-
-class Comparison(NamedTuple):
-    """The result of `compare`.
-
-    Attributes:
-      learners: the fitted learner of each strategy, by name.
-      differences: of each strategy but the first, against the first.
-    """
-
-    learners: dict[str, FittedLearner]
-    differences: dict[str, Difference]
-
-    def __str__(self) -> str:
-        first, *others = self.learners
-        return "\n".join(self._line(first, name) for name in others)
-
-    def _line(self, first: str, name: str) -> str:
-        mean, ci95, verdict = self.differences[name]
-        result = self.learners[name].result
-        metric = result["metric"]
-        values = " and ".join(
-            f"{other} {format_interval(metric, r['mean'], r['ci95'])}"
-            for other, r in ((name, result), (first, self.learners[first].result))
-        )
-        verdict = f"{name} {verdict}" if verdict != _UNCLEAR else f"{name}: {verdict}"
-        return (
-            f"{verdict} ({metric} {format_interval(metric, mean, ci95, sign='+')} "
-            f"against {first}, on the same {result['num_tasks']} test tasks, one "
-            f"training run each; {values})"
-        )
-
-
-_HELPS, _HURTS, _UNCLEAR = "helps", "hurts", "no clear difference"
-
-
-def compare(
-    tasks: Splits | Mapping[str, Any],
-    strategies: Sequence[str] = ("vanilla", "mlti"),
-    *,
-    learner: str | None = None,
-    ways: int | None = None,
-    shots: int | None = None,
-    steps: int = 2000,
-    seed: int = 0,
-    workdir: str | pathlib.Path | None = None,
-    verbose: bool = True,
-    overrides: Mapping[str, Any] | None = None,
-) -> Comparison:
-    """Fit a learner with each strategy and compare them on the same test tasks.
-
-    All start from the same network and the same data. The interval covers the choice of
-    test tasks, not the randomness of training: compare with several seeds.
-
-    Args:
-      tasks: as in `fit`.
-      strategies: two or more names; the others are compared with the first.
-      learner: the learner of all strategies, as in `fit`.
-      ways: classes per task, as in `fit`.
-      shots: support samples per class, as in `fit`.
-      steps: number of meta-training steps of each strategy.
-      seed: seed of initialization and training, the same for all strategies.
-      workdir: directory with one work directory per strategy; None keeps everything in
-        memory.
-      verbose: whether to print choices, progress and results.
-      overrides: fields of the config by name, as in `fit`.
-    """
-    names = tuple(strategies)
-    if isinstance(strategies, str) or len(names) < 2 or len(set(names)) < len(names):
-        raise InputError(
-            f"strategies is {strategies!r}; expected two or more different names, such "
-            "as ('vanilla', 'mlti')"
-        )
-    parallel.use_all_cores()  # before data is put on devices
-    splits = as_splits(tasks)
-    learners = {}
-    for name in names:
-        if verbose:
-            say(f"--- {name}")
-        learners[name] = fit(
-            splits,
-            learner,
-            name,
-            ways=ways,
-            shots=shots,
-            steps=steps,
-            seed=seed,
-            workdir=None if workdir is None else pathlib.Path(workdir) / name,
-            verbose=verbose,
-            overrides=overrides,
-        )
-    differences = {
-        name: difference(learners[name], learners[names[0]]) for name in names[1:]
-    }
-    comparison = Comparison(learners, differences)
-    if verbose:
-        print(comparison)
-    return comparison
-
-
-def difference(one: FittedLearner, other: FittedLearner) -> Difference:
-    """Return the paired difference of `one` from `other` on their test tasks."""
-    mean, ci95 = paired_difference(one.result["per_task"], other.result["per_task"])
-    sign = 1 if one.learner.objective.higher_is_better else -1
-    verdict = _UNCLEAR
-    if abs(mean) > ci95:
-        verdict = _HELPS if sign * mean > 0 else _HURTS
-    return Difference(mean, ci95, verdict)

@@ -19,6 +19,7 @@ from mlti_jax import data
 from mlti_jax._internal.checks import check_range
 from mlti_jax.data import ClassPool, DomainPool, Inputs, RegressionPool, Splits
 from mlti_jax.data._own.inputs import with_statistics
+from mlti_jax.data._own.targets import TargetScaling
 from mlti_jax.data._pools import Pool
 from mlti_jax.errors import InputError
 
@@ -35,10 +36,12 @@ class TaskSet:
     Attributes:
       splits: the dataset; `train` has all tasks, the other pools are None.
       raw: samples before they were standardized; None if they were not.
+      raw_targets: regression targets before; None if they were not standardized.
     """
 
     splits: Splits
-    raw: np.ndarray | None
+    raw: np.ndarray | None = None
+    raw_targets: np.ndarray | None = None
 
     @property
     def pool(self) -> Pool:
@@ -86,7 +89,7 @@ class TaskSet:
     def _standardised(self, kept: np.ndarray) -> tuple[Pool, Inputs | None]:
         """Return the pool of all tasks with the statistics of some of them."""
         inputs = self.splits.inputs
-        if self.raw is None or inputs is None:
+        if inputs is None or (self.raw is None and self.raw_targets is None):
             return self.pool, inputs
         part = _rows(self.pool, kept)
         index = np.asarray(part.index).reshape(-1, part.index.shape[-1])
@@ -94,9 +97,15 @@ class TaskSet:
         rows = np.unique(
             np.concatenate([r[:n] for r, n in zip(index, count, strict=True)])
         )
-        inputs, _ = with_statistics(inputs, self.raw[rows])
-        x = jnp.asarray(inputs.standardise(self.raw))
-        return dataclasses.replace(self.pool, x=x), inputs
+        changes: dict[str, Any] = {}
+        if self.raw is not None:
+            inputs, _ = with_statistics(inputs, self.raw[rows])
+            changes["x"] = jnp.asarray(inputs.standardise(self.raw))
+        if self.raw_targets is not None:
+            scaling = TargetScaling.of(self.raw_targets[rows])
+            inputs = dataclasses.replace(inputs, targets=scaling)
+            changes["y"] = jnp.asarray(scaling.standardise(self.raw_targets))
+        return dataclasses.replace(self.pool, **changes), inputs
 
 
 def gather_tasks(tasks: Splits | Mapping[str, Any]) -> TaskSet:
@@ -112,12 +121,14 @@ def gather_tasks(tasks: Splits | Mapping[str, Any]) -> TaskSet:
         pool for pool in (tasks.train, tasks.validation, tasks.test) if pool is not None
     ]
     pool = _concatenate(pools)
-    inputs, raw = tasks.inputs, None
+    inputs, raw, targets = tasks.inputs, None, None
     if inputs is not None and inputs.mean:
         scaled = np.asarray(pool.x, np.float64)
         raw = scaled * np.array(inputs.scale) + np.array(inputs.mean)
+    if inputs is not None and inputs.targets.scale and isinstance(pool, RegressionPool):
+        targets = inputs.targets.restore(np.asarray(pool.y))
     splits = dataclasses.replace(tasks, train=pool, validation=None, test=None)
-    return TaskSet(splits, raw)
+    return TaskSet(splits, raw, targets)
 
 
 def _concatenate(pools: Sequence[Pool]) -> Pool:

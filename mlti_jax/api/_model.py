@@ -14,6 +14,7 @@ import numpy as np
 from mlti_jax._internal.checks import check_range
 from mlti_jax._internal.progress import Progress
 from mlti_jax.api._calibration import Calibration, softmax
+from mlti_jax.api._scikit_learn import for_classification, r_squared
 from mlti_jax.api._serialization import SavedLearner, read, write
 from mlti_jax.api._user_data import (
     as_labels,
@@ -23,8 +24,10 @@ from mlti_jax.api._user_data import (
     listed,
     training_indices,
 )
+from mlti_jax.backbones._stack import without_frozen
 from mlti_jax.data import Inputs, Splits
 from mlti_jax.data._pools import Pool, check_episode, take_inputs
+from mlti_jax.data._user_arrays import check_magnitude
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables
 from mlti_jax.parallel import plan_for
@@ -38,20 +41,6 @@ from mlti_jax.types import Array, Batch, PyTree
 
 # Queries that `AdaptedModel.predict` computes at a time.
 QUERIES_PER_PASS = 256
-
-
-class Prediction(NamedTuple):
-    """Predictions for samples.
-
-    Attributes:
-      labels: `[N]`, with the labels of the support set; for regression the values, of
-        the shape of the support set's targets.
-      probabilities: `[N, C]`, columns in the order of the model's `classes`; None for
-        regression.
-    """
-
-    labels: np.ndarray
-    probabilities: np.ndarray | None
 
 
 class Evaluation(NamedTuple):
@@ -105,6 +94,8 @@ class FittedLearner:
       classes: names of the classes of the training pool; empty for regression.
       result: the result on the test tasks of `fit`, as in `results.json`.
       calibration: of probabilities; None if they are not calibrated.
+      adapted: the parameters that are adapted by their names, such as `head/kernel`;
+        None if whole layers are adapted.
       splits: the data of `fit`; None if the learner was loaded.
     """
 
@@ -117,6 +108,7 @@ class FittedLearner:
     classes: tuple[str, ...]
     result: dict[str, Any]
     calibration: Calibration | None = None
+    adapted: tuple[str, ...] | None = None
     splits: Splits | None = None
 
     def __repr__(self) -> str:
@@ -147,7 +139,7 @@ class FittedLearner:
 
         True if batch-norm uses the statistics of the given set.
         """
-        normalizes = bool(jax.tree.leaves(self.variables.state))
+        normalizes = bool(jax.tree.leaves(without_frozen(self.variables.state)))
         return self.learner.norm == "batch" and normalizes
 
     # -------------------------------------------------------------------- new tasks
@@ -172,8 +164,10 @@ class FittedLearner:
         size = jax.tree.leaves(x)[0].shape[0]
         with errors_about("the support set"):
             if self.regression:
-                targets = jnp.asarray(as_targets(y, size, self.facts.outputs))
-                support = Batch(jax.tree.map(jnp.asarray, x), targets)
+                targets = as_targets(y, size, self.facts.outputs)
+                targets = self.inputs.targets.standardise(targets)
+                check_magnitude("standardized y", targets)
+                support = Batch(*jax.tree.map(jnp.asarray, (x, targets)))
                 return AdaptedModel(self, support, flat_targets=np.ndim(y) == 1)
             return self._adapt_to_classes(x, as_labels(y, size))
 
@@ -185,10 +179,8 @@ class FittedLearner:
                 "two"
             )
         columns, outputs = self._columns(classes)
-        order = np.argsort(columns)
-        classes, columns = classes[order], columns[order]
-        number = np.argsort(order)[number]
-        rows = np.argsort(number, kind="stable")  # class by class, as in training
+        # Class by class, in the order of training.
+        rows = np.argsort(columns[number], kind="stable")
         number, count = number[rows], np.bincount(number)
         weight = None
         if (count != count[0]).any():
@@ -254,8 +246,9 @@ class FittedLearner:
         Every call draws the same tasks, so learners can be compared task by task.
 
         Args:
-          tasks: `Splits`, whose test pool is used; or a pool, whose samples are used
-            without conversion; None for the data that the learner was fitted on.
+          tasks: `Splits`, whose test pool is used; or a pool, whose samples and targets
+            are used without conversion; None for the data that the learner was fitted
+            on.
           num_tasks: number of tasks.
           ways: classes per task; None for that of `fit`.
           shots: support samples per class; None for that of `fit`.
@@ -268,7 +261,11 @@ class FittedLearner:
                 "this learner was loaded and has no tasks of its own; give tasks. The "
                 "attribute `result` has its result on the test tasks of its training"
             )
-        pool = evaluation_pool(tasks, self.inputs, regression=self.regression)
+        pool = evaluation_pool(
+            tasks,
+            self.inputs,
+            target_length=self.facts.outputs if self.regression else None,
+        )
         config = self.config
         episode = Episode(
             config.task.ways if ways is None else ways,
@@ -319,12 +316,17 @@ class FittedLearner:
         write(SavedLearner(**parts), path)
 
 
-def load(path: str | os.PathLike[str]) -> FittedLearner:
+def load(path: str | os.PathLike[str], network: Any = None) -> FittedLearner:
     """Load a learner that `FittedLearner.save` has written, on any kind of device.
 
     It has no data: `evaluate` needs tasks.
+
+    Args:
+      path: the directory.
+      network: the network, if the learner was fitted with one of your own: code is not
+        saved. Its parameters are those of the file, whose shapes must be the same.
     """
-    saved, learner, strategy = read(path)
+    saved, learner, strategy = read(path, network)
     return FittedLearner(learner=learner, strategy=strategy, **saved._asdict())
 
 
@@ -332,11 +334,15 @@ def load(path: str | os.PathLike[str]) -> FittedLearner:
 class AdaptedModel:
     """A learner adapted to one task, see `FittedLearner.adapt`.
 
+    `predict`, `predict_proba`, `score`, `classes_` and `n_features_in_` are those of
+    scikit-learn, whose metrics take the outputs. The support set replaces `fit`.
+
     Attributes:
       learner: the fitted learner.
-      support: the support set; x as stored in a pool, y over the learner's outputs.
-      classes: `[C]`, the labels of the task, in the order of the probabilities'
-        columns; None for regression.
+      support: the support set; x as stored in a pool, y over the learner's outputs
+        (regression: standardized targets).
+      classes: `[C]`, the labels of the task, sorted, in the order of the columns of
+        probabilities; None for regression.
       columns: `[C]`, the learner's output for each class; None for regression.
       flat_targets: whether targets were given as `[N]`.
     """
@@ -352,40 +358,79 @@ class AdaptedModel:
         classes = "" if self.classes is None else f"classes={self.classes.tolist()}, "
         return f"AdaptedModel({classes}{size} support samples)"
 
-    def predict(self, x: PyTree) -> Prediction:
-        """Return labels and probabilities of new samples `[N, ...]`.
+    @property
+    def classes_(self) -> np.ndarray:
+        """The labels of the task `[C]`, as in scikit-learn; absent for regression."""
+        if self.classes is None:
+            raise AttributeError("a model for regression has no classes_")
+        return self.classes
+
+    @property
+    def n_features_in_(self) -> int:
+        """Length of a sample, as in scikit-learn; absent if it is not a vector."""
+        inputs = self.learner.inputs
+        if len(inputs.leaves) > 1 or len(inputs.shape) != 1:
+            raise AttributeError(
+                f"n_features_in_ is for vectors, but a sample is {inputs.describe()}"
+            )
+        return inputs.shape[0]
+
+    def predict(self, x: PyTree) -> np.ndarray:
+        """Predict new samples `[N, ...]`.
 
         Each call repeats the adaptation, which takes most of the time for few samples:
-        predict many at once.
+        predict many at once. If you need probabilities too, call only `predict_proba`:
+        its largest entry is that of the label.
 
         Programs are compiled for 1, 2, 4, ... up to `QUERIES_PER_PASS` samples; other
         numbers are padded, and larger ones are split into passes. If the learner's
         `queries_interact`, all samples are predicted in a single pass.
 
+        Returns:
+          Labels `[N]`, as in the support set; for regression values, float64, `[N]` if
+          the targets of the support set are `[N]`, else `[N, Dy]`.
+
         Raises:
           InputError: if samples do not fit the learner, or an output is not finite.
         """
-        outputs = self._outputs(self.learner.samples(x, "the queries"))
-        wrong = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
-        if len(wrong):
-            raise InputError(
-                f"the queries: the outputs for {len(wrong)} of {len(outputs)} samples "
-                f"are not finite, the first is row {wrong[0]}; check it and the "
-                "support set for values far outside of those in training"
-            )
-        if self.classes is None:
-            return Prediction(outputs[:, 0] if self.flat_targets else outputs, None)
-        logits = outputs[:, self.columns]
-        probabilities = softmax(logits / np.float32(self.learner.temperature))
-        return Prediction(self.classes[logits.argmax(axis=1)], probabilities)
+        if self.classes is not None:
+            return self.classes[self.predict_proba(x).argmax(axis=1)]
+        values = self.learner.inputs.targets.restore(self._finite_outputs(x))
+        return values[:, 0] if self.flat_targets else values
 
-    def evaluate(self, x: PyTree, y: Any) -> float:
-        """Return the accuracy or mean squared error on labeled samples."""
-        predicted = self.predict(x).labels
+    @for_classification
+    def predict_proba(self, x: PyTree) -> np.ndarray:
+        """Predict probabilities of new samples; models for regression lack this method.
+
+        Probabilities are calibrated if the learner is, see `FittedLearner.calibrated`.
+        `model.classes_[probabilities.argmax(axis=1)]` are the labels, without a second
+        adaptation.
+
+        Returns:
+          Probabilities `[N, C]`, columns in the order of `classes_`.
+
+        Raises:
+          InputError: as `predict`.
+        """
+        logits = self._finite_outputs(x)[:, self.columns]
+        return softmax(logits / np.float32(self.learner.temperature))
+
+    def score(self, x: PyTree, y: Any) -> float:
+        r"""Return the accuracy on labeled samples, or $R^2$ for regression.
+
+        As in scikit-learn, $R^2 = 1 - \sum_k (f(x_k) - y_k)^2 / \sum_k (y_k - \bar
+        y)^2$, averaged over outputs. For a constant target it is 1 if all predictions
+        are equal to it, otherwise 0.
+
+        Raises:
+          InputError: as `predict`, if a label does not occur in the support set, or if
+            a single sample is given for regression.
+        """
+        predicted = self.predict(x)
         with errors_about("the queries"):
             if self.classes is None:
                 targets = as_targets(y, len(predicted), self.learner.facts.outputs)
-                return float(np.mean((predicted.reshape(targets.shape) - targets) ** 2))
+                return r_squared(predicted.reshape(targets.shape), targets)
             labels = as_labels(y, len(predicted)).tolist()
             known = self.classes.tolist()
             for row, label in enumerate(labels):
@@ -396,6 +441,17 @@ class AdaptedModel:
                     )
         pairs = zip(labels, predicted.tolist(), strict=True)
         return float(np.mean([label == guess for label, guess in pairs]))
+
+    def _finite_outputs(self, x: PyTree) -> np.ndarray:
+        outputs = self._outputs(self.learner.samples(x, "the queries"))
+        wrong = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
+        if len(wrong):
+            raise InputError(
+                f"the queries: the outputs for {len(wrong)} of {len(outputs)} samples "
+                f"are not finite, the first is row {wrong[0]}; check it and the "
+                "support set for values far outside of those in training"
+            )
+        return outputs
 
     def _outputs(self, x: PyTree) -> np.ndarray:
         size = jax.tree.leaves(x)[0].shape[0]

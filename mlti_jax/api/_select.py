@@ -41,6 +41,7 @@ from mlti_jax.api._selection import (
     candidate_results,
     nested_estimate,
 )
+from mlti_jax.api._serialization import MANIFEST
 from mlti_jax.api._trainer import Fit, Trainer, check_metric, higher_is_better
 from mlti_jax.data import Splits
 from mlti_jax.errors import InputError, Interrupted
@@ -117,7 +118,7 @@ def select(
         None keeps everything in memory.
       verbose: whether to print the plan, progress and the result.
       **fit_arguments: arguments of `fit` for all candidates: `ways`, `shots`, `steps`,
-        `seed`, `overrides`.
+        `seed`, `network`, `optimizer`, `adapted`, `overrides`.
 
     Raises:
       InputError: before any training, if an argument is invalid, a candidate does not
@@ -403,7 +404,8 @@ class SelectionRun:
         splits = self._trainer.tasks.refit_splits()
         candidate = self._trainer.candidates[winner]
         saved = None if folder is None else folder / "learner"
-        if saved is not None and saved.exists() and not candidate.parts:
+        finished = saved is not None and (saved / MANIFEST).is_file()
+        if saved is not None and finished and not candidate.parts:
             return dataclasses.replace(load(saved), splits=splits)
         say(f"training {candidate.name} on all {self._trainer.tasks.kind}")
         experiment, variables = self._trainer.refit(winner, steps)

@@ -40,15 +40,17 @@ from mlti_jax.learners import Learner, Variables
 from mlti_jax.strategies import Strategy, init_variables
 from mlti_jax.training._checkpoints import leaves_by_name, tree_from_leaves
 from mlti_jax.training._config import restore_config
-from mlti_jax.training._experiment import MethodFacts, make_method
+from mlti_jax.training._experiment import MethodFacts, make_method, own_parts
+from mlti_jax.training._optimizer import CUSTOM
 from mlti_jax.types import PyTree
 
 MANIFEST = "manifest.json"
 _FORMAT = "mlti_jax learner"
-_VERSION = 2  # 1 has no checksum of the manifest
+_VERSION = 3  # 1 has no checksum of the manifest, 2 no parts of the user
 _SETTINGS = ("label_sharing", "non_label_sharing", "regression")
 _DTYPES = ("uint8", "bool", "int32", "float16", "bfloat16", "float32")
 _ARRAYS = re.compile(r"arrays-[0-9a-f]{16}\.npz")
+_FACTS = MethodFacts._fields[:-1]  # `inputs` has the scale of targets
 _HEADER = 4096  # bytes that the file of an array may have in addition to its numbers
 
 
@@ -62,6 +64,7 @@ class SavedLearner(NamedTuple):
     classes: tuple[str, ...]
     result: dict[str, Any]
     calibration: Calibration | None
+    adapted: tuple[str, ...] | None
 
 
 # ------------------------------------------------------------------------- writing
@@ -90,12 +93,13 @@ def write(saved: SavedLearner, path: str | os.PathLike[str]) -> None:
         "format_version": _VERSION,
         "package_version": __version__,
         "arrays": {"file": file, "sha256": checksum},
-        "facts": saved.facts._asdict(),
+        "facts": {name: getattr(saved.facts, name) for name in _FACTS},
         "classes": list(saved.classes),
         "inputs": json.loads(saved.inputs.to_json()),
         "calibration": None if calibration is None else calibration._asdict(),
         "result": saved.result,
         "config": saved.config.to_dict(),
+        "adapted": None if saved.adapted is None else list(saved.adapted),
     }
     make_folder(folder)
     write_file(folder / file, lambda target: target.write(content))
@@ -125,13 +129,20 @@ def _check_target(folder: pathlib.Path) -> None:
 # ------------------------------------------------------------------------- reading
 
 
-def read(path: str | os.PathLike[str]) -> tuple[SavedLearner, Learner, Strategy]:
+def read(
+    path: str | os.PathLike[str], network: Any = None
+) -> tuple[SavedLearner, Learner, Strategy]:
     """Read a learner that `write` has written, and build its method.
 
     Raises `InputError` if a file is missing, damaged or of another version.
+
+    Args:
+      path: the directory.
+      network: the user's own network, as in `fit`; None if a backbone was used.
     """
     manifest = _Manifest(pathlib.Path(path))
-    facts = _facts(manifest)
+    inputs = _inputs(manifest)
+    facts = _facts(manifest, inputs)
     classes = tuple(manifest.value("classes", list))
     if not all(isinstance(name, str) for name in classes):
         raise manifest.error("classes", "is not a list of names")
@@ -139,15 +150,21 @@ def read(path: str | os.PathLike[str]) -> tuple[SavedLearner, Learner, Strategy]
         raise manifest.error(
             "classes", f"has {len(classes)}, not {facts.outputs} names"
         )
-    inputs = _inputs(manifest)
-    config = _config(manifest)
+    config, adapted = _config(manifest), _adapted(manifest)
+    _check_network(manifest.folder, config, network)
+    own = own_parts(network, adapted)
     try:
-        learner, strategy = make_method(config, facts)
+        learner, strategy = make_method(config, facts, own)
         template = jax.eval_shape(
             lambda x: init_variables(learner, strategy, jax.random.key(0), x),
             _example(inputs),
         )
     except (InputError, TypeError, ValueError) as error:
+        if network is not None:
+            raise InputError(
+                f"the learner in {manifest.folder} does not have the given network "
+                f"({error}); give the network of its training"
+            ) from error
         raise manifest.error(
             "config", f"does not define a learner ({error})"
         ) from error
@@ -159,6 +176,7 @@ def read(path: str | os.PathLike[str]) -> tuple[SavedLearner, Learner, Strategy]
         classes=classes,
         result=_result(manifest),
         calibration=_calibration(manifest),
+        adapted=adapted,
     )
     return saved, learner, strategy
 
@@ -214,15 +232,18 @@ class _Manifest:
         return value
 
 
-def _facts(manifest: _Manifest) -> MethodFacts:
+def _facts(manifest: _Manifest, inputs: Inputs) -> MethodFacts:
     saved = manifest.value("facts", dict)
     setting = manifest.value("setting", str, saved)
     if setting not in _SETTINGS:
         raise manifest.error("setting", f"is {setting!r}; expected one of {_SETTINGS}")
-    numbers = [manifest.value(name, int, saved) for name in MethodFacts._fields[1:]]
+    numbers = [manifest.value(name, int, saved) for name in _FACTS[1:]]
     if numbers[0] < 1 or min(numbers) < 0:
         raise manifest.error("facts", f"are {numbers}; expected numbers of classes")
-    return MethodFacts(setting, *numbers)
+    scale = inputs.targets.scale
+    if scale and (setting, numbers[0]) != ("regression", len(scale)):
+        raise manifest.error("targets", f"have {len(scale)} scales")
+    return MethodFacts(setting, *numbers)._replace(target_scale=scale)
 
 
 def _inputs(manifest: _Manifest) -> Inputs:
@@ -258,6 +279,30 @@ def _config(manifest: _Manifest) -> Any:
         return restore_config(saved)
     except InputError as error:
         raise manifest.error("config", f"cannot be used ({error})") from None
+
+
+def _adapted(manifest: _Manifest) -> tuple[str, ...] | None:
+    """Return the names of the adapted parameters; None if layers are adapted."""
+    if manifest.fields.get("adapted") is None:
+        return None
+    names = manifest.value("adapted", list)
+    if not all(isinstance(name, str) for name in names):
+        raise manifest.error("adapted", "is not a list of names")
+    return tuple(names)
+
+
+def _check_network(folder: pathlib.Path, config: Any, network: Any) -> None:
+    """Raise `InputError` if a network is missing, or given without need."""
+    name = config.backbone.name
+    if name == CUSTOM and network is None:
+        raise InputError(
+            f"the learner in {folder} has a network of your own, which is code and not "
+            "saved; pass it again: mlti_jax.load(path, network=...)"
+        )
+    if name != CUSTOM and network is not None:
+        raise InputError(
+            f"the learner in {folder} has the backbone {name}; load it without network"
+        )
 
 
 def _result(manifest: _Manifest) -> dict[str, Any]:
@@ -319,9 +364,9 @@ def _read_arrays(manifest: _Manifest, template: Variables) -> Variables:
             found = {key: file[key] for key in file.files}
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyError):
         raise fault from None
-    variables = tree_from_leaves(
-        found, template, str(path), f"it does not match {MANIFEST}"
-    )
+    own = manifest.fields["config"]["backbone"]["name"] == CUSTOM
+    advice = "give the network of its training" if own else "copy the directory again"
+    variables = tree_from_leaves(found, template, str(path), advice)
     for key, array in found.items():
         if not np.isfinite(array).all():
             raise InputError(f"{path}: {key} has NaN or infinite values")

@@ -18,7 +18,7 @@ from mlti_jax.data._pools import Pool, check_episode
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Variables
 from mlti_jax.training import Experiment, build
-from mlti_jax.training._config import _with_fields
+from mlti_jax.training._config import with_fields
 from mlti_jax.training._experiment import TEST
 from mlti_jax.training._loop import run_experiment
 
@@ -138,7 +138,7 @@ class Trainer:
         key = (fit.candidate, shape, fit.steps)
         if key not in self._built:
             built = build(
-                _with_fields(candidate.config, fields), splits=splits, **candidate.parts
+                with_fields(candidate.config, fields), splits=splits, **candidate.parts
             )
             # The method does not depend on the number of steps; programs are
             # compiled for its objects.
@@ -151,7 +151,7 @@ class Trainer:
                 changes["optimiser"] = first.optimiser
             self._built[key] = dataclasses.replace(built, **changes)
         built = self._built[key]
-        config = _with_fields(built.config, {"seed": fields["seed"]})
+        config = with_fields(built.config, {"seed": fields["seed"]})
         return dataclasses.replace(built, config=config, splits=splits)
 
     def _fields(self, fit: Fit) -> dict[str, int]:
@@ -206,12 +206,24 @@ class Trainer:
         """Return the score of each episode of a pool, `[episodes]`."""
         key = experiment.eval_key(TEST)
         evaluator = experiment.evaluator
-        if self.metric != "log_loss":
+        if self.metric == "accuracy":
             values = evaluator(variables, pool, key, self.episodes)
             return values.astype(np.float64)
-        logits, labels = evaluator.outputs(variables, pool, key, self.episodes)
-        p = softmax(logits.astype(np.float64))
-        own = np.maximum(p[np.arange(len(p)), labels.argmax(axis=1)], 1e-12)
+        found = evaluator.outputs(variables, pool, key, self.episodes)
+        outputs = found.outputs.astype(np.float64)
+        if not np.isfinite(outputs).all():
+            raise InputError(
+                "outputs for test tasks are not finite; check the samples and targets "
+                "for very large values"
+            )
+        if self.metric == "mse":
+            # Not the learner's metric, which has the scale of the first fold.
+            inputs = experiment.splits.inputs
+            scale = np.array((inputs and inputs.targets.scale) or 1.0)
+            errors = (scale * (outputs - found.labels)) ** 2
+            return errors.reshape(self.episodes, -1).mean(axis=1)
+        p = softmax(outputs)
+        own = np.maximum(p[np.arange(len(p)), found.labels.argmax(axis=1)], 1e-12)
         return -np.log(own).reshape(self.episodes, -1).mean(axis=1)
 
     def refit(self, number: int, steps: int) -> tuple[Experiment, Variables]:
@@ -227,5 +239,4 @@ class Trainer:
 
 def _depends_on_steps(candidate: Candidate) -> bool:
     """Whether the optimizer of a candidate depends on the number of steps."""
-    schedule = candidate.config.train.get("schedule")
-    return schedule is not None and schedule.get("name", "") not in ("", "constant")
+    return bool(candidate.config.train.schedule.name != "constant")

@@ -14,7 +14,7 @@ from mlti_jax._internal.checks import first_few
 from mlti_jax.data import Inputs, Splits
 from mlti_jax.data._own.inputs import Leaf, leaves_of
 from mlti_jax.data._own.labels import as_names, clean
-from mlti_jax.data._pools import Pool
+from mlti_jax.data._pools import Pool, RegressionPool
 from mlti_jax.data._user_arrays import check_magnitude
 from mlti_jax.errors import InputError
 
@@ -46,7 +46,7 @@ def as_labels(y: Any, size: int) -> np.ndarray:
 
 
 def as_targets(y: Any, size: int, length: int) -> np.ndarray:
-    """Return regression targets, float32 `[size, length]`."""
+    """Return regression targets in the user's units, float64 `[size, length]`."""
     targets = clean("y", y)
     wide = targets[:, None] if targets.ndim == 1 else targets
     if targets.dtype.kind not in "iuf" or wide.shape != (size, length):
@@ -55,7 +55,7 @@ def as_targets(y: Any, size: int, length: int) -> np.ndarray:
             f"[{size}, {length}], targets of each sample of x"
         )
     check_magnitude("y", wide)
-    return wide.astype(np.float32)
+    return wide.astype(np.float64)
 
 
 def training_indices(classes: np.ndarray, training: Sequence[str]) -> list[int] | None:
@@ -70,7 +70,9 @@ def training_indices(classes: np.ndarray, training: Sequence[str]) -> list[int] 
     return None
 
 
-def evaluation_pool(tasks: Splits | Pool, inputs: Inputs, *, regression: bool) -> Pool:
+def evaluation_pool(
+    tasks: Splits | Pool, inputs: Inputs, *, target_length: int | None
+) -> Pool:
     """Return a pool to evaluate on, with samples as the learner expects them.
 
     Raises `InputError` if samples, classes or targets do not fit the learner.
@@ -79,13 +81,22 @@ def evaluation_pool(tasks: Splits | Pool, inputs: Inputs, *, regression: bool) -
       tasks: splits, of which the test pool is taken, or a pool, whose samples are used
         without conversion.
       inputs: how the learner's samples were made.
-      regression: whether the learner predicts targets.
+      target_length: outputs of a learner that predicts targets; None if it classifies.
     """
     pool = tasks.test if isinstance(tasks, Splits) else tasks
     if not isinstance(pool, Pool):
         raise InputError(
             f"tasks is of type {type(pool).__name__}; expected a pool, or Splits with "
             "a test pool, as from mlti_jax.data.from_arrays"
+        )
+    has_targets = isinstance(pool, RegressionPool)
+    if has_targets != (target_length is not None):
+        has, needs = ("classes", "targets")[:: -1 if has_targets else 1]
+        raise InputError(f"the tasks have {has}; the learner is for {needs}")
+    if isinstance(pool, RegressionPool) and pool.y.shape[-1] != target_length:
+        raise InputError(
+            f"the tasks have targets of length {pool.y.shape[-1]}; the learner was "
+            f"trained on targets of length {target_length}"
         )
     if isinstance(tasks, Splits) and tasks.inputs is not None:
         pool = _convert(pool, tasks.inputs, inputs)
@@ -95,20 +106,21 @@ def evaluation_pool(tasks: Splits | Pool, inputs: Inputs, *, regression: bool) -
             f"the tasks' samples are {_shapes(found)}; the learner was trained on "
             f"{_shapes(inputs.leaves)}"
         )
-    if regression != hasattr(pool, "y"):
-        has, needs = ("classes", "targets")[:: 1 if regression else -1]
-        raise InputError(f"the tasks have {has}; the learner is for {needs}")
     return pool
 
 
 def _convert(pool: Pool, theirs: Inputs, own: Inputs) -> Pool:
-    """Standardize the samples of a pool as the learner's samples were."""
+    """Standardize the samples and targets of a pool as the learner's were."""
     for name in ("columns", "smiles"):
         if getattr(theirs, name) != getattr(own, name):
             raise InputError(
                 f"the {name} of the tasks are {getattr(theirs, name)}; the learner was "
                 f"trained on {getattr(own, name)}"
             )
+    if isinstance(pool, RegressionPool) and theirs.targets != own.targets:
+        y = own.targets.standardise(theirs.targets.restore(np.asarray(pool.y)))
+        check_magnitude("standardized y", y)
+        pool = dataclasses.replace(pool, y=jnp.asarray(y))
     if (theirs.mean, theirs.scale) == (own.mean, own.scale):
         return pool
     x = np.asarray(pool.x, np.float64)

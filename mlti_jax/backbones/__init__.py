@@ -9,6 +9,7 @@ from mlti_jax.backbones._registry import make
 from mlti_jax.backbones._resnet12 import resnet12
 from mlti_jax.backbones._stack import Context, Stack
 from mlti_jax.backbones._text import word_mean
+from mlti_jax.backbones._wrap import wrap
 
 __all__ = [
     "Context",
@@ -22,4 +23,5 @@ __all__ = [
     "pose",
     "resnet12",
     "word_mean",
+    "wrap",
 ]

@@ -10,7 +10,7 @@ import dataclasses
 import numbers
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import flax.struct
@@ -68,10 +68,10 @@ class Context(flax.struct.PyTreeNode):
     )
 
     def for_layer(self, index: int) -> Context:
-        """Return the context of layer `index`, whose hook takes the map alone."""
-        if self.hook is None:
-            return self
-        return self.replace(hook=partial(self.hook, index))
+        """Return the context of layer `index`: its own key, a hook of the map alone."""
+        key = None if self.key is None else jax.random.fold_in(self.key, index)
+        hook = None if self.hook is None else partial(self.hook, index)
+        return self.replace(key=key, hook=hook)
 
     def linear(
         self, h: Array, kernel: Array, function: Callable[[Array, Array], Array]
@@ -99,12 +99,74 @@ def are_sizes(sizes: Sequence[object]) -> bool:
     )
 
 
+class Layer(Protocol):
+    """A layer of a `Stack`; hashable, and equal to layers that compute the same."""
+
+    def init(
+        self, key: Array, h: PyTree, context: Context
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        """Initialize on an input `h`; return `(output, params, state)`."""
+        ...
+
+    def apply(
+        self, params: PyTree, state: PyTree, h: PyTree, context: Context
+    ) -> tuple[PyTree, PyTree]:
+        """Compute `(output, state)`; the state changes only if `context.train`.
+
+        The key of the context is that of this layer.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextLayer:
+    """A Flax module that is called as `module(h, context)`.
+
+    Its parameters are in the collection `params`, its running averages in
+    `batch_stats`.
+
+    Attributes:
+      module: the module.
+    """
+
+    module: nn.Module
+
+    def init(
+        self, key: Array, h: PyTree, context: Context
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        h, variables = self.module.init_with_output(key, h, context)
+        return h, variables.get("params", {}), variables.get("batch_stats", {})
+
+    def apply(
+        self, params: PyTree, state: PyTree, h: PyTree, context: Context
+    ) -> tuple[PyTree, PyTree]:
+        h, updated = self.module.apply(
+            {"params": params, "batch_stats": state},
+            h,
+            context,
+            rngs={} if context.key is None else {"dropout": context.key},
+            mutable=["batch_stats"] if context.train else [],
+        )
+        return h, updated.get("batch_stats", state) if context.train else state
+
+
+class Frozen(flax.struct.PyTreeNode):
+    """The state of a frozen layer: its parameters and running averages, all fixed.
+
+    They are in the state and not among the parameters, so no optimizer sees them.
+    """
+
+    params: PyTree
+    state: PyTree
+
+
 @dataclasses.dataclass(frozen=True)
 class Stack:
     """Layers `0..L-1`; the input of layer l is `H^l`, so `H^0` is the network's input.
 
     Each layer is a Flax module called as `layer(h, context)`, with parameters in the
-    collection `params` and running averages in `batch_stats`.
+    collection `params` and running averages in `batch_stats`. `wrap` builds a stack of
+    any other modules and functions.
 
     Attributes:
       layers: the modules, in order.
@@ -114,11 +176,15 @@ class Stack:
         every layer has its own parameters.
       dtype: dtype in which layers compute, `float32` or `bfloat16`; parameters,
         statistics and the output of the whole stack stay in float32.
+      frozen: layers that are fixed functions. They run as at test time, with running
+        averages and without dropout. Their entries in `params` are empty; their
+        parameters are in the state and never change.
     """
 
-    layers: tuple[nn.Module, ...]
+    layers: tuple[nn.Module | Layer, ...]
     tied: tuple[int, ...] | None = None
     dtype: str = "float32"
+    frozen: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_depth(len(self.layers))
@@ -132,14 +198,18 @@ class Stack:
     def __len__(self) -> int:
         return len(self.layers)
 
-    def append(self, layer: nn.Module) -> Stack:
+    def append(self, layer: nn.Module | Layer) -> Stack:
         """Return a stack with one more layer on top."""
         tied = None if self.tied is None else (*self.tied, len(self))
-        return Stack((*self.layers, layer), tied, self.dtype)
+        return dataclasses.replace(self, layers=(*self.layers, layer), tied=tied)
 
     def _owner(self, index: int) -> int:
         """Return the layer whose parameters layer `index` uses."""
         return index if self.tied is None else self.tied[index]
+
+    def _layer(self, index: int) -> Layer:
+        layer = self.layers[index]
+        return ContextLayer(layer) if isinstance(layer, nn.Module) else layer
 
     def init(self, key: Array, x: PyTree) -> tuple[tuple, tuple]:
         """Initialize all layers on an input `x`, every leaf `[N, ...]`.
@@ -150,16 +220,17 @@ class Stack:
         params: list[Any] = []
         state: list[Any] = []
         context = Context()
-        for index, layer in enumerate(self.layers):
-            layer_key = jax.random.fold_in(key, index)
-            owner = self._owner(index)
-            if owner == index:
-                x, variables = layer.init_with_output(layer_key, x, context)
-            else:
-                shared = {"params": params[owner]}
-                x, variables = layer.apply(shared, x, context, mutable=["batch_stats"])
-            params.append(variables.get("params", {}))
-            state.append(variables.get("batch_stats", {}))
+        for index in range(len(self)):
+            layer, owner = self._layer(index), self._owner(index)
+            h, own, layer_state = layer.init(jax.random.fold_in(key, index), x, context)
+            if owner != index:
+                h, _ = layer.apply(params[owner], layer_state, x, context)
+                own = {}
+            elif index in self.frozen:
+                own, layer_state = {}, Frozen(own, layer_state)
+            params.append(own)
+            state.append(layer_state)
+            x = h
         return tuple(params), tuple(state)
 
     def apply(
@@ -188,22 +259,41 @@ class Stack:
         new_state = list(state)
         h = _cast(h, self.dtype)
         for index in range(start, stop):
-            rngs = {}
-            if context.key is not None:
-                rngs = {"dropout": jax.random.fold_in(context.key, index)}
-            h, updated = self.layers[index].apply(
-                {
-                    "params": _cast(params[self._owner(index)], self.dtype),
-                    "batch_stats": state[index],
-                },
-                h,
-                context.for_layer(index),
-                rngs=rngs,
-                mutable=["batch_stats"] if context.train else [],
+            own, layer_state = params[self._owner(index)], state[index]
+            inner = context.for_layer(index)
+            if index in self.frozen:
+                own, layer_state = layer_state.params, layer_state.state
+                inner = Context(batch_statistics=False, hook=inner.hook)
+            h, updated = self._layer(index).apply(
+                _cast(own, self.dtype), layer_state, h, inner
             )
-            if context.train:
-                new_state[index] = updated.get("batch_stats", state[index])
+            if inner.train:
+                new_state[index] = updated
         return (_cast(h, "float32") if stop == len(self) else h), tuple(new_state)
+
+
+def without_frozen(state: PyTree) -> PyTree:
+    """Drop the entries of frozen layers from a state.
+
+    States of many tasks are averaged; what is the same in all of them is not copied.
+    """
+    return jax.tree.map(
+        lambda entry: None if _is_frozen(entry) else entry, state, is_leaf=_is_frozen
+    )
+
+
+def with_frozen(state: PyTree, full: PyTree) -> PyTree:
+    """Put the entries of frozen layers back, from the state `full`."""
+    return jax.tree.map(
+        lambda old, new: old if _is_frozen(old) else new,
+        full,
+        state,
+        is_leaf=_is_frozen,
+    )
+
+
+def _is_frozen(entry: PyTree) -> bool:
+    return isinstance(entry, Frozen)
 
 
 def _cast(tree: PyTree, dtype: str) -> PyTree:

@@ -10,7 +10,6 @@ import numpy as np
 from mlti_jax.data._own.inputs import Inputs
 from mlti_jax.data._pools import ClassPool, DomainPool, Pool
 
-MAX_ROWS = 20  # rows of one table of counts in `Splits.summary`
 MAX_COLUMNS = 12  # a table with more classes shows totals per domain only
 
 
@@ -44,29 +43,37 @@ class Splits:
 
     @property
     def summary(self) -> str:
-        """Text with the counts of each split and everything done to the data."""
+        """Text with the size of each split and everything done to the data.
+
+        `counts` lists the samples of each class and domain.
+        """
         setting = self.setting.replace("_", "-")
         lines = [f"{self.name} ({setting}): {self.note}"]
         lines += [f"- {detail}" for detail in self.details]
-        lines += pool_lines(self, max_rows=MAX_ROWS)
+        lines += pool_lines(self, tables=False)
         return "\n".join([*lines, _smallest_group(self)])
+
+    @property
+    def counts(self) -> str:
+        """Text with the number of samples of each class and domain."""
+        return "\n".join(pool_lines(self))
 
 
 def pool_lines(
-    splits: Splits, *, missing: str = "none", max_rows: int | None = None
+    splits: Splits, *, missing: str = "none", tables: bool = True
 ) -> list[str]:
-    """List the counts of each split, one line of text per entry.
+    """List the size of each split, one line of text per entry.
 
     Args:
       splits: the dataset.
       missing: text for a split that does not exist.
-      max_rows: length at which the table of a split is cut off; None for no limit.
+      tables: whether to list the samples of each class and domain.
     """
     lines = []
     for split in ("train", "validation", "test"):
         pool = getattr(splits, split)
         if pool is not None:
-            lines += [f"{split}: {_size(pool)}", *_cut(_table(pool), max_rows)]
+            lines += [f"{split}: {_size(pool)}", *(_table(pool) if tables else ())]
         elif split == "validation":
             lines.append(
                 f"{split}: {missing}; a run reports its last checkpoint, without model"
@@ -97,12 +104,6 @@ def _size(pool: Pool) -> str:
         domains, classes = len(pool.domains), len(pool.classes)
         return f"{count:,} samples of {domains} domains with {classes} classes"
     return f"{count:,} samples of {len(pool.domains)} objects"
-
-
-def _cut(rows: list[str], max_rows: int | None) -> list[str]:
-    if max_rows is None or len(rows) <= max_rows:
-        return rows
-    return [*rows[:max_rows], f"  ... and {len(rows) - max_rows} more lines"]
 
 
 def _table(pool: Pool) -> list[str]:

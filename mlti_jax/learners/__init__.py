@@ -1,5 +1,6 @@
 """Meta-learners, for one task each."""
 
+from mlti_jax.learners._adapted import adapted_paths
 from mlti_jax.learners._base import Aux, Learner, TaskContext, Variables
 from mlti_jax.learners._inner_loop import adapt
 from mlti_jax.learners._maml import anil, maml, meta_curvature, metasgd
@@ -17,6 +18,7 @@ __all__ = [
     "TaskContext",
     "Variables",
     "adapt",
+    "adapted_paths",
     "anil",
     "make",
     "maml",

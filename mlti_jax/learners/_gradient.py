@@ -15,6 +15,7 @@ import jax
 
 from mlti_jax.backbones import Stack
 from mlti_jax.backbones._stack import Hook
+from mlti_jax.learners._adapted import check_selection, layer_name, merge, select
 from mlti_jax.learners._base import (
     Aux,
     Perturbation,
@@ -46,6 +47,8 @@ class GradientLearner:
       norm: batch-norm policy at test time, `batch` or `running`.
       low_rank: whether to adapt a linear map of few samples with low-rank updates, see
         `_low_rank.py`; faster, with the same result.
+      adapted: paths or patterns of the parameters that the inner loop changes within
+        `adapted_layers`, see `adapted_paths`; None for all.
     """
 
     stack: Stack
@@ -58,6 +61,7 @@ class GradientLearner:
     remat: bool = False
     norm: str = "batch"
     low_rank: bool = True
+    adapted: tuple[str, ...] | None = None
 
     family = "gradient"
     episodic = True
@@ -80,6 +84,8 @@ class GradientLearner:
     def init(self, key: Array, x: PyTree) -> Variables:
         """Initialize on an input `x`, every leaf `[N, ...]`."""
         params, state = self.stack.init(key, x)
+        if self.adapted is not None:
+            check_selection(self.stack, params, self.adapted)
         rule = self.rule.init(self._adapted(params))
         return Variables(params={"model": params, "rule": rule}, state=state)
 
@@ -196,7 +202,7 @@ class GradientLearner:
                 variables, adapted, support.replace(x=h), context.train, key, hook
             )
 
-        if not self._low_rank_applies(h):
+        if not self._low_rank_applies(params, h):
             step = partial(self.rule.step, rule_params)
             adapted = self._descend(context, jax.grad(loss_fn), params, step)
             return self._merge(params, adapted), None
@@ -358,17 +364,25 @@ class GradientLearner:
             params, state, batch.x, self.shared_layers, context=context
         )
 
-    def _low_rank_applies(self, h: PyTree) -> bool:
+    def _low_rank_applies(self, params: tuple, h: PyTree) -> bool:
         """Whether the first adapted layer maps fewer samples than it has inputs."""
         dense = getattr(self.stack.layers[self.shared_layers], "dense_kernel", False)
-        return self.low_rank and dense and h.shape[0] < h.shape[1]
+        if not (self.low_rank and dense and h.shape[0] < h.shape[1]):
+            return False
+        return self._adapted(params)[0]["kernel"] is not None
 
     def _adapted(self, params: tuple) -> tuple:
-        return tuple(params[layer] for layer in self.adapted_layers)
+        """Return the adapted parameters of the adapted layers, None for others."""
+        if self.adapted is None:
+            return tuple(params[layer] for layer in self.adapted_layers)
+        return tuple(
+            select(layer_name(self.stack, layer), params[layer], self.adapted)
+            for layer in self.adapted_layers
+        )
 
     def _merge(self, params: tuple, adapted: tuple) -> tuple:
         """Replace the adapted entries of `params`."""
         merged = list(params)
         for layer, values in zip(self.adapted_layers, adapted, strict=True):
-            merged[layer] = {**params[layer], **values}
+            merged[layer] = merge(params[layer], values)
         return tuple(merged)

@@ -114,11 +114,10 @@ def adapt_low_rank(
 
 
 def without_kernel(layers: tuple) -> tuple:
-    """Drop the kernel of the first layer from per-layer parameters."""
+    """Replace the kernel of the first layer by None in per-layer parameters."""
     if not layers:
         return layers
-    first = {name: value for name, value in layers[0].items() if name != "kernel"}
-    return (first, *layers[1:])
+    return ({**layers[0], "kernel": None}, *layers[1:])
 
 
 def _kernel_update(factors: Factors, total: Array) -> Array:

@@ -12,7 +12,9 @@ from typing import TypedDict, Unpack
 from mlti_jax._internal.checks import check_range
 from mlti_jax.backbones import Stack
 from mlti_jax.backbones._layers import Head
+from mlti_jax.backbones._wrap import FunctionLayer
 from mlti_jax.errors import InputError
+from mlti_jax.learners._adapted import named_layers
 from mlti_jax.learners._gradient import GradientLearner
 from mlti_jax.learners._objectives import CLASSIFICATION, Objective
 from mlti_jax.learners._update_rules import (
@@ -37,6 +39,7 @@ class GradientOptions(TypedDict, total=False):
     second_order: bool
     remat: bool
     norm: str
+    adapted: Sequence[str] | None
 
 
 def gradient_learner(
@@ -53,6 +56,7 @@ def gradient_learner(
     second_order: bool = True,
     remat: bool = False,
     norm: str = "batch",
+    adapted: Sequence[str] | None = None,
 ) -> GradientLearner:
     """Build a learner of this family; the defaults are the paper's values.
 
@@ -69,6 +73,8 @@ def gradient_learner(
       eval_steps: inner steps at test time; None means as in training.
       second_order, remat: see `adapt`.
       norm: batch-norm policy at test time, `batch` or `running`.
+      adapted: paths of the adapted parameters, see `adapted_paths`; None for all
+        parameters of `adapted_layers`.
     """
     eval_steps = steps if eval_steps is None else eval_steps
     for field, value in (("steps", steps), ("eval_steps", eval_steps)):
@@ -78,6 +84,18 @@ def gradient_learner(
             f"{name} needs a positive inner_learning_rate, got {inner_learning_rate}"
         )
     stack = backbone.append(Head(outputs))
+    is_default = tuple(adapted_layers) == LAST_BLOCK_AND_HEAD
+    if adapted is not None:
+        if not is_default:
+            raise InputError(
+                f"{name} has both adapted and adapted_layers="
+                f"{tuple(adapted_layers)}; give one of them (anil adapts the head "
+                "only: use maml)"
+            )
+        adapted_layers = named_layers(adapted, stack)
+        adapted = tuple(adapted)
+    elif is_default:
+        adapted_layers = _last_block_and_head(stack)
     return GradientLearner(
         stack=stack,
         objective=objective,
@@ -88,6 +106,7 @@ def gradient_learner(
         second_order=second_order,
         remat=remat,
         norm=norm,
+        adapted=adapted,
     )
 
 
@@ -106,8 +125,10 @@ def maml(
       adapted_layers: layers that the inner loop adapts; negative indices count from
         the head.
       **options: `objective`, `inner_learning_rate` (0.01), `steps` (5), `eval_steps`
-        (as `steps`), `second_order` (True), `remat` (False; see `adapt`) and `norm`
-        (`batch` or `running` statistics at test time).
+        (as `steps`), `second_order` (True), `remat` (False; see `adapt`), `norm`
+        (`batch` or `running` statistics at test time) and `adapted` (paths or patterns
+        of the adapted parameters, instead of `adapted_layers`, such as
+        `("head/*", "0/BatchNorm_0/*")`; see `adapted_paths`).
 
     Examples:
       >>> from mlti_jax import backbones
@@ -125,7 +146,7 @@ def anil(
 ) -> GradientLearner:
     """Build ANIL (Raghu et al. 2020), MAML that adapts only the head.
 
-    Arguments are those of `maml`, without `adapted_layers`.
+    Arguments are those of `maml`, without `adapted_layers` and `adapted`.
 
     Examples:
       >>> from mlti_jax import backbones
@@ -192,6 +213,15 @@ def meta_curvature(
     )
 
 
+def _last_block_and_head(stack: Stack) -> tuple[int, ...]:
+    """Return `LAST_BLOCK_AND_HEAD`; a function is not a block, a frozen one stays."""
+    *layers, _ = stack.layers
+    block = len(layers) - 1
+    while block > 0 and isinstance(layers[block], FunctionLayer):
+        block -= 1
+    return (-1,) if block in stack.frozen else (block, -1)
+
+
 def _layer_numbers(layers: Sequence[int], stack: Stack) -> tuple[int, ...]:
     """Return ascending layer indices; negative ones count from the top."""
     size = len(stack)
@@ -207,6 +237,11 @@ def _layer_numbers(layers: Sequence[int], stack: Stack) -> tuple[int, ...]:
         )
     indices = tuple(sorted({layer % size for layer in layers}))
     for number in indices:
+        if number in stack.frozen:
+            raise InputError(
+                f"layer {number} should be adapted and is frozen; adapt other layers, "
+                "or wrap the network with frozen=False"
+            )
         if stack.tied is not None and stack.tied.count(stack.tied[number]) > 1:
             raise InputError(
                 f"adapted_layers names layer {number}, which shares its parameters "

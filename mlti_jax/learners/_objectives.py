@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -53,3 +54,31 @@ def mean_squared_error(outputs: Array, batch: Batch) -> Array:
 
 CLASSIFICATION = Objective("accuracy", cross_entropy, accuracy, True)
 REGRESSION = Objective("mse", mean_squared_error, mean_squared_error, False)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledSquaredError:
+    r"""$\frac{1}{ND} \sum_k \|\sigma \odot (f(x_k) - y_k)\|^2$, in the user's units.
+
+    A dataclass instead of a closure, so that equal learners share compiled programs.
+
+    Attributes:
+      scale: $\sigma$, what each of the D targets was divided by.
+    """
+
+    scale: tuple[float, ...]
+
+    def __call__(self, outputs: Array, batch: Batch) -> Array:
+        """Return the error of `outputs [N, D]`."""
+        scale = jnp.asarray(self.scale, jnp.float32)
+        return mean_squared_error(outputs * scale, batch.replace(y=batch.y * scale))
+
+
+def regression_objective(target_scale: tuple[float, ...] = ()) -> Objective:
+    """Return the objective for targets that were divided by a scale; empty for 1.
+
+    The loss is that of the standardized targets, the metric is in the user's units.
+    """
+    if not target_scale:
+        return REGRESSION
+    return REGRESSION._replace(metric=ScaledSquaredError(target_scale))

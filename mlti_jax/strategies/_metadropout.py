@@ -68,7 +68,8 @@ def metadropout(
         if not shapes:
             raise InputError(
                 "metadropout needs a network with blocks whose output it can gate, and "
-                "this network has none; use another strategy"
+                "this network has none (the blocks of a wrapped module are hidden); "
+                "use another strategy, or a network of this package"
             )
         return tuple(
             _noise_network(jax.random.fold_in(key, layer), shapes[layer])

@@ -16,6 +16,8 @@ separately, also draws at test time, and starts with less noise (see `initial_rh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -57,7 +59,7 @@ def metareg(*, beta: float = 1e-3, initial_rho: float = -5.0) -> Strategy:
             raise InputError(
                 "metareg regularizes the weights that the inner loop does not adapt, "
                 "and this learner adapts all of them; adapt fewer layers "
-                "(learner.*.adapted_layers)"
+                "(learner.*.adapted_layers). A wrapped module is one layer"
             )
         return rho
 
@@ -102,36 +104,29 @@ def kl_to_standard_normal(mean: Array, spread: Array) -> Array:
     return 0.5 * jnp.sum(spread**2 + mean**2 - 1 - 2 * jnp.log(spread))
 
 
-def _is_gaussian(name: str) -> bool:
-    return not name.endswith(NOT_GAUSSIAN)
+def _spreads(params: PyTree, initial: float) -> PyTree:
+    """Build a tree of rho for the Gaussian weights of a layer; None for others."""
+
+    def spread(path: tuple, value: Array) -> Array | None:
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        if name.endswith(NOT_GAUSSIAN):
+            return None
+        return jnp.full(value.shape, initial, value.dtype)
+
+    return jax.tree_util.tree_map_with_path(spread, params)
 
 
-def _spreads(params: dict, initial: float) -> dict:
-    """Build a tree of rho for the Gaussian weights of a layer."""
-    return {
-        name: _spreads(value, initial)
-        if isinstance(value, dict)
-        else jnp.full(value.shape, initial, value.dtype)
-        for name, value in params.items()
-        if isinstance(value, dict) or _is_gaussian(name)
-    }
+def _like(params: PyTree, part: PyTree) -> PyTree:
+    """Select the entries of `params` that are not None in `part`."""
+    return _map_part(lambda part, value: None if part is None else value, part, params)
 
 
-def _like(params: dict, part: dict) -> PyTree:
-    """Select the entries of `params` that also occur in `part`."""
-    return {
-        name: _like(params[name], value) if isinstance(value, dict) else params[name]
-        for name, value in part.items()
-    }
+def _add(params: PyTree, part: PyTree) -> PyTree:
+    """Add `part` to the entries of `params` where it is not None."""
+    return _map_part(
+        lambda part, value: value if part is None else value + part, part, params
+    )
 
 
-def _add(params: dict, part: dict) -> dict:
-    """Add `part` to the entries of `params` that it has."""
-    return {
-        name: value
-        if name not in part
-        else _add(value, part[name])
-        if isinstance(value, dict)
-        else value + part[name]
-        for name, value in params.items()
-    }
+def _map_part(function: Callable, part: PyTree, params: PyTree) -> PyTree:
+    return jax.tree.map(function, part, params, is_leaf=lambda node: node is None)

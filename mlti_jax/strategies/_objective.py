@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from mlti_jax.backbones._stack import with_frozen, without_frozen
+from mlti_jax.backbones._wrapped import is_wrapped
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Aux, Learner, TaskContext, Variables
 from mlti_jax.parallel import Plan, map_tasks, mean_loss
@@ -114,22 +116,25 @@ def meta_objective(
     ) -> tuple[Task, PyTree]:
         task, key = task_and_key
         context = task_context(strategy, variables, key, train=True)
-        return learner.embed(variables, task, context, layer)
+        task, state = learner.embed(variables, task, context, layer)
+        return task, without_frozen(state)
 
     def task_loss(variables: Variables, task: Task, key: Array) -> tuple[Array, Aux]:
         context = task_context(strategy, variables, key, train=True)
-        return learner.loss(variables, task, context, layer)
+        loss, aux = learner.loss(variables, task, context, layer)
+        return loss, aux.replace(state=without_frozen(aux.state))
 
     if layer > 0:
         keys = jax.random.split(key_embed, tasks.domain.shape[0])
         tasks, states = map_tasks(embed, plan)(variables, (tasks, keys))
-        variables = variables.replace(state=_mean_over_tasks(states))
+        state = with_frozen(_mean_over_tasks(states), variables.state)
+        variables = variables.replace(state=state)
     tasks = plan.shard(
         _transformed(strategy, tasks, key_transform, layer, batch_size, plan)
     )
     versions = tasks.domain.shape[1]
     if versions == 1 and strategy.penalty is None and plan.tasks_per_pass is not None:
-        return _accumulated_loss(
+        loss, aux = _accumulated_loss(
             task_loss,
             variables,
             repeat_support(tasks),
@@ -137,13 +142,15 @@ def meta_objective(
             plan,
             inputs_depend=layer > 0,
         )
+        return loss, aux.replace(state=with_frozen(aux.state, variables.state))
     shared = shares_support(tasks)
     losses_fn = _shared_support_losses if shared else _version_losses
     losses, aux = losses_fn(task_loss, variables, tasks, key_loss, plan)
     loss = losses.mean() if versions == 1 else losses.max(axis=1).mean()
     if strategy.penalty is not None:
         loss = loss + strategy.penalty(unsampled, aux.replace(state=()))
-    return loss, _with_mean_state(aux)
+    aux = _with_mean_state(aux)
+    return loss, aux.replace(state=with_frozen(aux.state, variables.state))
 
 
 def _transformed(
@@ -272,10 +279,16 @@ def check_layers(learner: Learner, strategy: Strategy) -> None:
         if not isinstance(layer, numbers.Integral) or not 0 <= layer <= deepest
     ]
     if wrong or not strategy.layers:
+        advice = ""
+        if any(map(is_wrapped, learner.stack.layers)):
+            advice = (
+                "; a wrapped module is one layer: to interpolate inside it, wrap a "
+                "sequence of its parts"
+            )
         raise InputError(
             f"interpolation layers must be among 0..{deepest} for this learner and "
             f"network (0 is the input; adapted layers are not shared), got "
-            f"{strategy.layers}"
+            f"{strategy.layers}{advice}"
         )
 
 

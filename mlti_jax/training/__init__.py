@@ -11,6 +11,7 @@ from mlti_jax.training._evaluation import (
 )
 from mlti_jax.training._experiment import Experiment, build
 from mlti_jax.training._loop import train_and_evaluate
+from mlti_jax.training._optimizer import make_optimizer, make_schedule
 from mlti_jax.training._step import (
     Episode,
     init_state,
@@ -24,7 +25,9 @@ __all__ = [
     "base_config",
     "build",
     "init_state",
+    "make_optimizer",
     "make_run_steps",
+    "make_schedule",
     "paired_difference",
     "train_and_evaluate",
 ]

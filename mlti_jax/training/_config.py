@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference, placeholder
 
-from mlti_jax._internal.checks import did_you_mean
+from mlti_jax._internal.checks import did_you_mean, first_few
 from mlti_jax._internal.options import options_of
 from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, DomainPool, RegressionPool, Splits
@@ -18,6 +19,7 @@ from mlti_jax.errors import InputError
 from mlti_jax.learners._maml import gradient_learner
 from mlti_jax.learners._registry import FAMILIES
 from mlti_jax.strategies._registry import STRATEGIES
+from mlti_jax.training._optimizer import optimizer_fields, schedule_fields
 
 # Fields that accept None although their default is a number: all remaining samples.
 _OPTIONAL = ("eval.queries",)
@@ -55,6 +57,19 @@ def base_config() -> ConfigDict:
                 "steps": 10_000,
                 "meta_batch_size": 4,
                 "learning_rate": 1e-3,
+                # Of optax by name, with its arguments; see `make_optimizer`
+                "optimizer": optimizer_fields(),
+                # constant, cosine, warmup_cosine or exponential; see `make_schedule`
+                "schedule": schedule_fields(),
+                # Largest global norm of a meta-gradient; None: not clipped
+                "clip_norm": placeholder(float),
+                # Decoupled, as in AdamW; None: the optimizer's default
+                "weight_decay": placeholder(float),
+                # Decay of the moving average of all variables, which validation and
+                # test then use; 0: none
+                "ema": 0.0,
+                # Validations without an improvement until training ends; None: never
+                "patience": placeholder(int),
                 "log_every": 100,
                 "checkpoint_every": 500,
                 # Devices that share a meta-batch; None: chosen for the machine
@@ -166,7 +181,12 @@ def drop_without_effect(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """Suggest fields with the same last part, or else a similar name."""
+    """Suggest the fields of a section, the same last part, or a similar name."""
+    inside = [field for field in known if field.startswith(f"{name}.")]
+    if inside:
+        return f"; it is a section with the fields {first_few(inside)}"
+    if closest := difflib.get_close_matches(name, known, n=1, cutoff=0.9):
+        return f" (did you mean {closest[0]!r}?)"
     last = name.rpartition(".")[2]
     same = [field for field in known if field.rpartition(".")[2] == last]
     same.sort(key=lambda field: field.count("."))
@@ -212,7 +232,7 @@ def fill_in(
             # A config may ask for fewer blocks than possible.
             value = min(value, config.backbone[name][option])
             chosen[f"backbone.{name}.{option}"] = value
-    config = _with_fields(config, chosen)
+    config = with_fields(config, chosen)
     if not method:
         interpolation = choose_interpolation(splits)
         given, layers = config.interpolation.layers, interpolation["layers"]
@@ -221,12 +241,12 @@ def fill_in(
         existing = tuple(layer for layer in layers if layer <= deepest)
         interpolation["layers"] = given or existing or layers
         fields = {f"interpolation.{name}": v for name, v in interpolation.items()}
-        config, chosen = _with_fields(config, fields), chosen | fields
+        config, chosen = with_fields(config, fields), chosen | fields
     text = ", ".join(f"{field}={value}" for field, value in chosen.items())
     return config, [f"chosen from the data: {text}"]
 
 
-def _with_fields(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
+def with_fields(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
     """Return a copy of a config with other values, of any type."""
     config = config.copy_and_resolve_references()
     with config.unlocked(), config.ignore_type():

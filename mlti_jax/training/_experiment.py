@@ -6,30 +6,39 @@ import dataclasses
 import math
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax._internal.checks import check_range, unknown_name
+from mlti_jax.backbones import Stack
 from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, RegressionPool, Splits
-from mlti_jax.data._pools import Pool, check_episode
+from mlti_jax.data._pools import Pool, check_episode, take_inputs
 from mlti_jax.errors import InputError
 from mlti_jax.interpolation import cutmix
 from mlti_jax.learners import Learner
-from mlti_jax.learners._registry import LEARNERS
+from mlti_jax.learners._objectives import regression_objective
+from mlti_jax.learners._registry import FAMILIES, LEARNERS
 from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
 from mlti_jax.strategies._objective import check_layers, tasks_per_step
 from mlti_jax.strategies._registry import check_applicable, parse
-from mlti_jax.training._config import fill_in
+from mlti_jax.training._config import base_config, fill_in, with_fields
 from mlti_jax.training._evaluation import Evaluator
 from mlti_jax.training._memory import check_memory, step_bytes
+from mlti_jax.training._optimizer import (
+    CUSTOM,
+    check_no_optimizer_fields,
+    make_optimizer,
+)
 from mlti_jax.training._step import Episode, TrainState, init_state
-from mlti_jax.types import Array, Task
+from mlti_jax.types import Array, PyTree, Task
 
 # Seeds are the largest integers of a config.
 _LARGEST = 2**32 - 1
@@ -52,6 +61,7 @@ class Experiment:
       evaluator: evaluates validation and test tasks.
       plan: how the tasks of a meta-batch are distributed over devices and time.
       notes: notes for the user, printed before the run.
+      adapted: names of the parameters that are adapted; None if whole layers are.
     """
 
     config: Any
@@ -63,6 +73,7 @@ class Experiment:
     evaluator: Evaluator
     plan: Plan
     notes: tuple[str, ...]
+    adapted: tuple[str, ...] | None = None
 
     def key(self, purpose: int) -> Array:
         """Return the key for `INIT` or `TRAIN`."""
@@ -72,6 +83,11 @@ class Experiment:
         """Return the key of the `VALIDATION` or `TEST` tasks; independent of `seed`."""
         return jax.random.fold_in(jax.random.key(self.config.eval.seed), purpose)
 
+    @property
+    def ema(self) -> tuple[float, ...]:
+        """The decay of the moving average of the variables; empty without one."""
+        return (self.config.train.ema,) if self.config.train.ema else ()
+
     def init_state(self) -> TrainState:
         """Return the state before the first step."""
         return init_state(
@@ -80,6 +96,7 @@ class Experiment:
             self.optimiser,
             self.key(INIT),
             self.sample_task().support.x,
+            self.ema,
         )
 
     def sample_task(self) -> Task:
@@ -95,7 +112,13 @@ class Experiment:
             for name in ("train", "validation", "test")
             if (pool := getattr(self.splits, name)) is not None
         }
+        inputs = self.splits.inputs
+        facts = {}
+        if inputs is not None and inputs.targets.scale:
+            # Targets in other units can have the same standardized values.
+            facts["targets"] = inputs.targets._asdict()
         return {
+            **facts,
             "source": self.splits.source,
             "eval_queries": self.evaluator.episode.queries,
             "checksums": {name: _checksum(pool) for name, pool in pools.items()},
@@ -123,8 +146,31 @@ class Experiment:
         }
 
 
+class OwnParts(NamedTuple):
+    """Parts of a run that a config cannot describe: objects of the user.
+
+    Attributes:
+      network: the network without a head, in place of `backbone.name`.
+      adapted: the parameters that a gradient-based learner adapts, in place of
+        `adapted_layers`; see `learners.maml`.
+      optimizer: in place of `train.optimizer` and the fields beside it.
+      example: shapes and dtypes of a network's input, for a predicate `adapted`.
+    """
+
+    network: Stack | None = None
+    adapted: Any = None
+    optimizer: optax.GradientTransformation | None = None
+    example: PyTree = None
+
+
 def build(
-    config: Any, data_dir: str | None = None, splits: Splits | None = None
+    config: Any,
+    data_dir: str | None = None,
+    splits: Splits | None = None,
+    *,
+    network: Any = None,
+    adapted: Any = None,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Experiment:
     """Build the parts of a run and check that they fit together.
 
@@ -132,18 +178,26 @@ def build(
       config: a `ConfigDict` with the fields of `base_config`.
       data_dir: directory of prepared data; None for the default.
       splits: the data; None to load the dataset `config.dataset`.
+      network: a `Stack`, or anything that `backbones.wrap` accepts, in place of
+        `backbone.name`.
+      adapted: the parameters that a gradient-based learner adapts, in place of
+        `adapted_layers`; see `learners.maml`.
+      optimizer: in place of `train.optimizer` and the fields beside it.
 
     Raises:
       InputError: if a name is unknown, a value is invalid, or the data does not suit
         the config.
     """
+    own = own_parts(network, adapted, optimizer)
+    config = _mark_own_parts(config, own)
     _check_config(config)
+    optimiser = make_optimizer(config.train) if optimizer is None else optimizer
     # Names are checked before the data is loaded, which takes longer.
     parse(config.strategy.name)
     for kind, name, known in (
         ("learner", config.learner.name, LEARNERS),
         # With an empty name, the network is chosen from the data.
-        ("backbone", config.backbone.name, {"", *BACKBONES}),
+        ("backbone", config.backbone.name, {"", CUSTOM, *BACKBONES}),
     ):
         if name not in known:
             raise unknown_name(kind, name, filter(None, known))
@@ -155,7 +209,14 @@ def build(
             f"{splits.name} has no test tasks; name some, or a fraction such as "
             "test=0.2 (on the command line --config.dataset.test=0.2)"
         )
-    config, chosen = fill_in(config, splits, _deepest_layer)
+    if config.train.patience is not None and splits.validation is None:
+        raise InputError(
+            f"config.train.patience is {config.train.patience}, but {splits.name} has "
+            "no validation tasks; hold some out, or set it to None"
+        )
+    example = jax.eval_shape(take_inputs, splits.train.x, jnp.arange(2))
+    own = own._replace(example=example)
+    config, chosen = fill_in(config, splits, partial(_deepest_layer, own=own))
     notes = [splits.summary if splits.details else splits.note, *chosen]
     episode = Episode(config.task.ways, config.task.shots, config.task.queries)
     eval_episode = episode._replace(queries=config.eval.queries)
@@ -169,7 +230,7 @@ def build(
     ):
         if pool is not None:
             check_episode(pool, **size._asdict())
-    learner, strategy = make_method(config, MethodFacts.of(splits, episode.ways))
+    learner, strategy = make_method(config, MethodFacts.of(splits, episode.ways), own)
     plan = plan_for(
         splits.train.x,
         config.train.meta_batch_size,
@@ -188,14 +249,54 @@ def build(
         splits=splits,
         learner=learner,
         strategy=strategy,
-        optimiser=optax.adam(config.train.learning_rate),
+        optimiser=optimiser,
         episode=episode,
         evaluator=evaluator,
         plan=plan,
         notes=tuple(notes),
+        adapted=getattr(learner, "adapted", None),
     )
     _check_size(experiment)
     return experiment
+
+
+def own_parts(
+    network: Any,
+    adapted: Any = None,
+    optimizer: optax.GradientTransformation | None = None,
+) -> OwnParts:
+    """Check the user's parts; `network` may be anything that `wrap` accepts."""
+    if network is not None and not isinstance(network, Stack):
+        network = backbones.wrap(network)
+    if optimizer is not None and not isinstance(
+        optimizer, optax.GradientTransformation | optax.GradientTransformationExtraArgs
+    ):
+        raise InputError(
+            f"optimizer is of type {type(optimizer).__name__}; expected one of optax, "
+            "such as optax.adamw(1e-3)"
+        )
+    return OwnParts(network, adapted, optimizer)
+
+
+def _mark_own_parts(config: Any, own: OwnParts) -> Any:
+    """Return a config that says which parts are the user's."""
+    fields = {}
+    if own.network is not None:
+        if config.backbone.name not in ("", CUSTOM):
+            raise InputError(
+                f"a network is given, and backbone.name={config.backbone.name!r} is "
+                "set too; give one of them"
+            )
+        fields["backbone.name"] = CUSTOM
+    elif config.backbone.name == CUSTOM:
+        raise InputError(
+            "this config is of a run with a network of your own (backbone.name="
+            f"{CUSTOM}); pass it again, as in fit(..., network=)"
+        )
+    if own.optimizer is not None:
+        check_no_optimizer_fields(config.train, base_config().train)
+        fields["train.optimizer.name"] = CUSTOM
+    return with_fields(config, fields) if fields else config
 
 
 def _check_size(experiment: Experiment) -> None:
@@ -233,12 +334,15 @@ class MethodFacts(NamedTuple):
       outputs: number of classes per task, or length of a regression target.
       base_groups, base_classes: numbers of groups and classes in the training pool, for
         learners with a head for each of them.
+      target_scale: what regression targets were divided by, one number per output;
+        empty if they are not standardized.
     """
 
     setting: str
     outputs: int
     base_groups: int
     base_classes: int
+    target_scale: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, splits: Splits, ways: int) -> MethodFacts:
@@ -246,35 +350,49 @@ class MethodFacts(NamedTuple):
         pool = splits.train
         groups = int(np.size(pool.count))
         if isinstance(pool, RegressionPool):
-            return cls(splits.setting, pool.y.shape[-1], groups, base_classes=0)
+            scale = () if splits.inputs is None else splits.inputs.targets.scale
+            return cls(splits.setting, pool.y.shape[-1], groups, 0, scale)
         return cls(splits.setting, ways, groups, len(pool.classes))
 
 
-def make_learner(config: Any, facts: MethodFacts) -> Learner:
+def make_learner(
+    config: Any, facts: MethodFacts, own: OwnParts = OwnParts()
+) -> Learner:
     """Build the learner of a config, without data."""
-    network = config.backbone.name
-    regression = facts.setting == "regression"
+    name, network = config.learner.name, own.network
+    if network is None:
+        chosen = config.backbone.name
+        network = backbones.make(chosen, **_options(config.backbone.get(chosen, {})))
+    options = _options(config.learner.get(name, {}))
+    if own.adapted is not None:
+        options["adapted"] = own.adapted
+        if own.example is not None and name in FAMILIES["gradient"]:
+            paths = learners.adapted_paths(network, own.example, own.adapted)
+            options["adapted"] = paths
+    objective = learners.CLASSIFICATION
+    if facts.setting == "regression":
+        objective = regression_objective(facts.target_scale)
     return learners.make(
-        config.learner.name,
-        backbones.make(
-            network, **_options(config.backbone.get(network, {}))
-        ).with_compute_dtype(config.train.compute_dtype),
+        name,
+        network.with_compute_dtype(config.train.compute_dtype),
         facts.outputs,
-        objective=learners.REGRESSION if regression else learners.CLASSIFICATION,
+        objective=objective,
         facts={"base_groups": facts.base_groups, "base_classes": facts.base_classes},
-        **_options(config.learner.get(config.learner.name, {})),
+        **options,
     )
 
 
-def _deepest_layer(config: Any, splits: Splits) -> int:
+def _deepest_layer(config: Any, splits: Splits, own: OwnParts) -> int:
     """Return the deepest layer at which a config's learner can interpolate tasks."""
-    learner = make_learner(config, MethodFacts.of(splits, config.task.ways))
+    learner = make_learner(config, MethodFacts.of(splits, config.task.ways), own)
     return learner.deepest_mixing_layer
 
 
-def make_method(config: Any, facts: MethodFacts) -> tuple[Learner, Strategy]:
+def make_method(
+    config: Any, facts: MethodFacts, own: OwnParts = OwnParts()
+) -> tuple[Learner, Strategy]:
     """Build the learner and the strategy of a config, without data."""
-    learner = make_learner(config, facts)
+    learner = make_learner(config, facts, own)
     names = parse(config.strategy.name)
     check_applicable(config.strategy.name, config.learner.name)
     strategy = strategies.make(
@@ -342,6 +460,13 @@ def _check_config(config: Any) -> None:
     for name, value in positive.items():
         if not value > 0:
             raise InputError(f"config.{name} must be positive, got {value}")
+    if not 0 <= config.train.ema < 1:
+        raise InputError(
+            f"config.train.ema is {config.train.ema}; expected a decay from 0 (no "
+            "average) to below 1, such as 0.999"
+        )
+    if config.train.patience is not None:
+        check_range("config.train.patience", config.train.patience, 10**7)
     for name in ("num_tasks", "validation_tasks"):
         # At least 2, for an interval.
         check_range(f"config.eval.{name}", config.eval[name], 10**7, smallest=2)

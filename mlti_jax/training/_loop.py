@@ -134,7 +134,7 @@ def _train_and_test(
     check_lock: Callable[[], None],
 ) -> RunResult:
     for note in experiment.notes:
-        say(note)
+        say(note, once=True)
     with contextlib.ExitStack() as stack:
         return _Run(experiment, workdir, stopped, check_lock, stack).run()
 
@@ -225,6 +225,7 @@ class _Run:
             experiment.episode,
             config.train.meta_batch_size,
             experiment.plan,
+            experiment.ema,
         )
         pool, key = experiment.plan.replicate(
             (experiment.splits.train, experiment.key(TRAIN))
@@ -240,9 +241,12 @@ class _Run:
                 with clock.paused():
                     self._validate(step)
             number = self.stopped()
-            if number or step % config.train.checkpoint_every == 0 or step == total:
+            ends = step == total or self._is_out_of_patience()
+            if ends and int(self.state.count):  # stopped before it was due to log
+                self._log(step, clock.steps_per_second(step))
+            if number or step % config.train.checkpoint_every == 0 or ends:
                 self._save(step)
-            if step == total:
+            if ends:
                 break
             if number:
                 bar.close()
@@ -269,6 +273,20 @@ class _Run:
         config = self.experiment.config
         at_boundary = step % config.eval.every == 0 or step == config.train.steps
         return at_boundary and int(self.state.validated_step) < step
+
+    def _is_out_of_patience(self) -> bool:
+        """Whether `train.patience` validations in a row were no improvement."""
+        patience = self.experiment.config.train.patience
+        best, last = int(self.state.best_step), int(self.state.validated_step)
+        if patience is None or best < 0:
+            return False
+        if last - best < patience * self.experiment.config.eval.every:
+            return False
+        say(
+            f"stopping at step {last}: the last {patience} validations are not better "
+            f"than that of step {best} (train.patience)"
+        )
+        return True
 
     def _stop(self, number: int) -> NoReturn:
         """End the run on a signal, after checkpoints are written."""
@@ -342,9 +360,10 @@ class _Run:
             self._raise_not_finite(step)
         pool = self.experiment.splits.validation
         assert pool is not None  # see `_validation_is_due`
+        variables = self.state.evaluated
         values = self._evaluate(
             "validate",
-            self.state.variables,
+            variables,
             pool,
             self.experiment.eval_key(VALIDATION),
             self.experiment.config.eval.validation_tasks,
@@ -360,11 +379,11 @@ class _Run:
                 best_metric=jnp.float32(value), best_step=jnp.int32(step)
             )
             self.check_lock()
-            self.best.save(step, self.state.variables)
+            self.best.save(step, variables)
 
     def _test(self) -> RunResult:
         """Test the variables that are best on validation tasks, or else the last."""
-        step, variables, checkpoint = int(self.state.step), self.state.variables, "last"
+        step, variables, checkpoint = int(self.state.step), self.state.evaluated, "last"
         if self.experiment.splits.validation is not None:
             self.best.wait()
             chosen = self.best.restore(variables, int(self.state.best_step))

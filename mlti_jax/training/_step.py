@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import flax.struct
@@ -47,6 +48,7 @@ class TrainState(flax.struct.PyTreeNode):
         written, so a resumed run writes the same metrics as an uninterrupted one.
       validated_step: step of the last validation; -1 for none.
       best_metric, best_step: best validation result so far; step -1 for none.
+      ema: moving averages of `variables`, one for each decay of `init_state`.
     """
 
     step: Array
@@ -58,6 +60,12 @@ class TrainState(flax.struct.PyTreeNode):
     validated_step: Array
     best_metric: Array
     best_step: Array
+    ema: tuple[Variables, ...] = ()
+
+    @property
+    def evaluated(self) -> Variables:
+        """The variables for validation and test: the first average, if any."""
+        return self.ema[0] if self.ema else self.variables
 
 
 # (state, pool, key, stop) -> (state, first step whose loss is not finite or -1)
@@ -70,8 +78,16 @@ def init_state(
     optimiser: optax.GradientTransformation,
     key: Array,
     x: PyTree,
+    ema: Sequence[float] = (),
 ) -> TrainState:
-    """Make the state before the first step; `x` is an input, every leaf `[N, ...]`."""
+    """Make the state before the first step.
+
+    Args:
+      learner, strategy, optimiser: the method.
+      key: PRNG key of the initialization.
+      x: an input, every leaf `[N, ...]`.
+      ema: decay of each moving average, as in `make_run_steps`.
+    """
     variables = init_variables(learner, strategy, key, x)
     return TrainState(
         step=jnp.int32(0),
@@ -83,7 +99,31 @@ def init_state(
         validated_step=jnp.int32(-1),
         best_metric=jnp.float32(jnp.nan),
         best_step=jnp.int32(-1),
+        # Copies, since a donated buffer may occur only once.
+        ema=tuple(jax.tree.map(jnp.copy, variables) for _ in ema),
     )
+
+
+def update_average(average: PyTree, new: PyTree, count: Array, decay: float) -> PyTree:
+    r"""Update an exponential moving average whose weights sum to one.
+
+    $$ar	heta_t = rac{1 - d}{1 - d^t} \sum_{s=1}^{t} d^{t-s} 	heta_s
+      = ar	heta_{t-1} + rac{1 - d}{1 - d^t} (	heta_t - ar	heta_{t-1})$$
+
+    Args:
+      average: $ar	heta_{t-1}$; any finite values if t = 1.
+      new: $	heta_t$, of the same structure.
+      count: t, from 1.
+      decay: d, in `[0, 1)`.
+    """
+    weight = (1 - decay) / -jnp.expm1(count * math.log(decay)) if decay else 1.0
+
+    def update(old: Array, leaf: Array) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        return old + jnp.asarray(weight, leaf.dtype) * (leaf - old)
+
+    return jax.tree.map(update, average, new)
 
 
 def gradients(
@@ -136,6 +176,7 @@ def make_run_steps(
     episode: Episode,
     batch_size: int,
     plan: Plan = Plan(),
+    ema: Sequence[float] = (),
 ) -> RunSteps:
     """Compile the training loop.
 
@@ -147,6 +188,8 @@ def make_run_steps(
       batch_size: number of tasks per meta-batch.
       plan: how tasks are distributed over devices and time; with several devices,
         `state`, `pool` and `key` should be on all of them (`plan.replicate`).
+      ema: decays of moving averages of the variables, running averages of batch-norm
+        included; they do not influence training.
 
     Returns:
       `run(state, pool, key, stop) -> (state, bad_step)`, which trains until step `stop`
@@ -156,6 +199,8 @@ def make_run_steps(
       that step, else -1.
     """
     num_drawn = tasks_per_step(strategy, batch_size)
+    # Some optimizers use the loss.
+    optimiser = optax.with_extra_args_support(optimiser)
     draw = sample_task if learner.episodic else sample_flat
 
     def one_step(state: TrainState, pool: Pool, key: Array) -> tuple[TrainState, Array]:
@@ -167,11 +212,19 @@ def make_run_steps(
             learner, strategy, state.variables, tasks, key_loss, batch_size, plan
         )
         trained = (state.variables.params, state.variables.strategy)
-        updates, optimiser_state = optimiser.update(grads, state.optimiser, trained)
+        updates, optimiser_state = optimiser.update(
+            grads, state.optimiser, trained, value=loss
+        )
         params, own = optax.apply_updates(trained, updates)
+        variables = Variables(params=params, state=aux.state, strategy=own)
+        averages = tuple(
+            update_average(average, variables, state.step + 1, decay)
+            for average, decay in zip(state.ema, ema, strict=True)
+        )
         state = state.replace(
             step=state.step + 1,
-            variables=Variables(params=params, state=aux.state, strategy=own),
+            variables=variables,
+            ema=averages,
             optimiser=optimiser_state,
             loss_sum=state.loss_sum + loss,
             metric_sum=state.metric_sum + aux.metric.mean(),

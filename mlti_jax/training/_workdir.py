@@ -17,7 +17,7 @@ from mlti_jax._internal.storage import (
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Variables
 from mlti_jax.training._checkpoints import DamagedError, read_checkpoint
-from mlti_jax.training._config import drop_without_effect, flat_fields
+from mlti_jax.training._config import base_config, drop_without_effect, flat_fields
 from mlti_jax.training._experiment import Experiment
 
 CONFIG, RESULT = "config.json", "results.json"
@@ -58,7 +58,11 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
       workdir: the directory.
       config: a nested dictionary of plain values.
     """
-    saved = drop_without_effect(flat_fields(read_config(workdir)))
+    # Fields that an earlier version did not have had the effect of their defaults.
+    defaults = json.loads(base_config().to_json_best_effort())
+    saved = drop_without_effect(
+        flat_fields(defaults["train"], "train.") | flat_fields(read_config(workdir))
+    )
     given = drop_without_effect(flat_fields(json.loads(json.dumps(config))))
     differences = [
         f"{name}: {saved.get(name, 'absent')!r} -> {given.get(name, 'absent')!r}"
@@ -118,7 +122,7 @@ def tested_variables(
     try:
         if kind == "best":
             return read_checkpoint(folder, step, template.variables), step
-        return read_checkpoint(folder, step, template).variables, step
+        return read_checkpoint(folder, step, template).evaluated, step
     except DamagedError as error:
         raise InputError(
             f"cannot read the checkpoint of step {step} in {folder} ({error}); run the "

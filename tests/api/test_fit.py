@@ -1,4 +1,4 @@
-"""`mlti_jax.fit` and `compare`: equal to `experiments.run`, choices, errors."""
+"""`mlti_jax.fit`: equal to `experiments.run`, choices, errors."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ import pytest
 
 import mlti_jax
 from experiments import finished_run
-from mlti_jax.api._fit import Comparison, choose_config, difference
+from mlti_jax.api._fit import choose_config
 from mlti_jax.data import Splits, from_arrays
 from mlti_jax.data._own import dataset as own_data
 from mlti_jax.errors import InputError, Interrupted
@@ -346,62 +346,3 @@ def test_evaluate_raises_for_samples_of_another_shape():
     other = pool.replace(x=pool.x[:, :5])
     with pytest.raises(InputError, match=r"float32\[5\].*trained on float32\[6\]"):
         fitted("protonet").evaluate(other)
-
-
-# --------------------------------------------------------------------- comparison
-
-
-def test_compare_pairs_strategies_on_the_same_tasks(tmp_path, capsys):
-    comparison = mlti_jax.compare(
-        domain_splits(), steps=20, shots=3, workdir=tmp_path, overrides=SMALL
-    )
-    values = [
-        np.array(json.loads((tmp_path / n / "results.json").read_text())["per_task"])
-        for n in ("vanilla", "mlti")
-    ]
-    difference = values[1] - values[0]
-    mean = difference.mean()
-    ci95 = 1.96 * difference.std(ddof=1) / np.sqrt(len(difference))
-    found = comparison.differences["mlti"]
-    assert (found.mean, found.ci95) == (pytest.approx(mean), pytest.approx(ci95))
-    line = capsys.readouterr().out.strip().splitlines()[-1]
-    assert line == str(comparison)
-    assert "against vanilla, on the same 20 test tasks" in line
-    assert found.verdict in line
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "metric", "verdict"),
-    [
-        ([0.5, 0.5, 0.6], [0.7, 0.8, 0.8], "accuracy", "helps"),
-        ([0.7, 0.8, 0.8], [0.5, 0.5, 0.6], "accuracy", "hurts"),
-        ([0.5, 0.5, 0.6], [0.5, 0.5, 0.6], "accuracy", "no clear difference"),
-        ([0.5, 0.9, 0.6], [0.9, 0.5, 0.61], "accuracy", "no clear difference"),
-        ([2.0, 2.1, 2.0], [1.0, 1.0, 1.2], "mse", "helps"),
-        ([1.0, 1.0, 1.2], [2.0, 2.1, 2.0], "mse", "hurts"),
-    ],
-)
-def test_verdict(first, second, metric, verdict):
-    learner = fitted("regression" if metric == "mse" else "protonet_domains")
-    one, two = (
-        _with_result(learner, {**learner.result, "per_task": values})
-        for values in (first, second)
-    )
-    found = difference(two, one)
-    assert found.verdict == verdict
-    line = str(Comparison({"vanilla": one, "mlti": two}, {"mlti": found}))
-    separator = ":" if verdict.startswith("no") else ""
-    assert line.startswith(f"mlti{separator} {verdict} ({metric}")
-
-
-def _with_result(learner, result):
-    import dataclasses
-
-    return dataclasses.replace(learner, result=result)
-
-
-def test_compare_needs_two_strategies():
-    with pytest.raises(InputError, match="two or more different names"):
-        mlti_jax.compare(domain_splits(), strategies=("mlti",))
-    with pytest.raises(InputError, match="two or more different names"):
-        mlti_jax.compare(domain_splits(), strategies="mlti")

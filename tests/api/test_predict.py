@@ -44,7 +44,8 @@ def test_predict_is_the_learners_own(name):
     logits = fit.learner.predict(
         fit.variables, support, jnp.asarray(query), TaskContext(KEY)
     )
-    labels, probabilities = fit.adapt(x, y).predict(query)
+    model = fit.adapt(x, y)
+    labels, probabilities = model.predict(query), model.predict_proba(query)
     np.testing.assert_allclose(
         probabilities, softmax(np.asarray(logits) / fit.temperature), atol=2e-5
     )
@@ -74,7 +75,7 @@ def test_accuracy_is_that_of_the_evaluator_on_the_same_tasks(name):
             (np.asarray(part.x), names[np.argmax(part.y, axis=1)])
             for part in (drawn.support, drawn.query)
         )
-        assert fit.adapt(*support).evaluate(*query) == pytest.approx(values[index])
+        assert fit.adapt(*support).score(*query) == pytest.approx(values[index])
 
 
 @pytest.mark.slow
@@ -84,17 +85,14 @@ def test_regression_predicts_values():
     x, query = rng.normal(size=(2, 8, FEATURES)).astype(np.float32)
     y = x.sum(axis=1)
     model = fit.adapt(x, y)
-    values, probabilities = model.predict(query)
-    assert probabilities is None
+    values = model.predict(query)
     assert model.classes is None
     assert values.shape == (8,)
     support = Batch(jnp.asarray(x), jnp.asarray(y)[:, None])
     expected = fit.learner.predict(fit.variables, support, query, TaskContext(KEY))
     np.testing.assert_allclose(values, expected[:, 0], atol=1e-5)
-    wide = fit.adapt(x, y[:, None]).predict(query).labels
+    wide = fit.adapt(x, y[:, None]).predict(query)
     np.testing.assert_array_equal(wide, values[:, None])
-    mse = model.evaluate(query, query.sum(axis=1))
-    assert mse == pytest.approx(np.mean((values - query.sum(axis=1)) ** 2), rel=1e-5)
 
 
 # ------------------------------------------------------- labels, classes and shots
@@ -117,7 +115,7 @@ def test_labels_come_back_as_they_were_given(names):
     x = np.concatenate([samples(str(name), 4) for name in names])
     y = np.repeat(names, 4)
     model = fitted("protonet").adapt(x, y)
-    labels, probabilities = model.predict(x)
+    labels, probabilities = model.predict(x), model.predict_proba(x)
     assert labels.dtype == names.dtype
     assert model.classes.tolist() == sorted(names.tolist())
     assert probabilities.shape == (len(x), len(names))
@@ -126,7 +124,7 @@ def test_labels_come_back_as_they_were_given(names):
         labels, model.classes[np.argmax(probabilities, axis=1)]
     )
     assert np.mean(labels == y) > 0.8  # the classes are far apart
-    assert model.evaluate(x, y) == np.mean(labels == y)
+    assert model.score(x, y) == np.mean(labels == y)
 
 
 @pytest.mark.slow
@@ -134,19 +132,18 @@ def test_labels_come_back_as_they_were_given(names):
 def test_the_order_of_samples_and_names_does_not_matter(name):
     (x, y), (query, _) = task("abc", 3)
     fit = fitted(name)
-    first = fit.adapt(x, y).predict(query)
+    first = fit.adapt(x, y).predict_proba(query)
     order = np.random.default_rng(0).permutation(len(x))
-    shuffled = fit.adapt(x[order], y[order]).predict(query)
-    np.testing.assert_allclose(
-        shuffled.probabilities, first.probabilities, rtol=2e-3, atol=2e-4
-    )
+    shuffled = fit.adapt(x[order], y[order]).predict_proba(query)
+    np.testing.assert_allclose(shuffled, first, rtol=2e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["protonet", "matchingnet"])
 @pytest.mark.parametrize("ways", [2, 5, 9])
 def test_metric_learners_accept_any_number_of_classes(name, ways):
     (x, y), (query, truth) = task("abcdefghi"[:ways], 2)
-    labels, probabilities = fitted(name).adapt(x, y).predict(query)
+    probabilities = fitted(name).adapt(x, y).predict_proba(query)
+    labels = np.array(list("abcdefghi"))[probabilities.argmax(axis=1)]
     assert probabilities.shape == (len(query), ways)
     if name == "protonet":
         assert np.mean(labels == truth) > 1.5 / ways
@@ -159,9 +156,9 @@ def test_classes_count_equally_with_unequal_shots(name):
     (x, y), (query, _) = task("abc", 3)
     twice = np.concatenate([x, x[y == "b"]])
     labels = np.concatenate([y, y[y == "b"]])
-    once = fit.adapt(x, y).predict(query).probabilities
+    once = fit.adapt(x, y).predict_proba(query)
     np.testing.assert_allclose(
-        fit.adapt(twice, labels).predict(query).probabilities, once, atol=1e-4
+        fit.adapt(twice, labels).predict_proba(query), once, atol=1e-4
     )
 
 
@@ -186,7 +183,7 @@ def test_unequal_shots_are_prototypes_of_unequal_means():
 
     centres = np.stack([embed(x[y == name]).mean(axis=0) for name in sizes])
     distance = ((embed(query)[:, None] - centres[None]) ** 2).sum(axis=-1)
-    found = fit.adapt(x, y).predict(query).probabilities
+    found = fit.adapt(x, y).predict_proba(query)
     np.testing.assert_allclose(found, softmax(-distance / fit.temperature), atol=1e-4)
 
 
@@ -200,7 +197,7 @@ def test_probabilities_are_conditional_on_the_given_classes():
         fit.learner.predict(fit.variables, support, query, TaskContext(KEY))
     )
     three = softmax(logits / fit.temperature)
-    found = model.predict(query).probabilities
+    found = model.predict_proba(query)
     np.testing.assert_allclose(
         found, three[:, :2] / three[:, :2].sum(axis=1, keepdims=True), atol=1e-4
     )
@@ -215,14 +212,14 @@ def test_a_shared_label_is_its_own_output():
     x = np.concatenate([samples("inactive", 3), samples("active", 3)])
     y = np.repeat(["inactive", "active"], 3)
     model = fit.adapt(x, y)
-    assert model.classes.tolist() == ["inactive", "active"]
-    assert model.columns.tolist() == [0, 1]
+    assert model.classes.tolist() == ["active", "inactive"]  # as in scikit-learn
+    assert model.columns.tolist() == [1, 0]
     support = Batch(jnp.asarray(x), jnp.eye(2)[np.repeat([0, 1], 3)])
     logits = fit.learner.predict(
         fit.variables, support, jnp.asarray(x), TaskContext(KEY)
     )
     np.testing.assert_allclose(
-        model.predict(x).probabilities, softmax(np.asarray(logits)), atol=1e-5
+        model.predict_proba(x)[:, ::-1], softmax(np.asarray(logits)), atol=1e-5
     )
 
 
@@ -230,8 +227,9 @@ def test_bools_are_known_by_number_where_training_had_numbers():
     fit = dataclasses.replace(fitted("anil_domains"), classes=("1", "0"))
     x = np.concatenate([samples("inactive", 3), samples("active", 3)])
     model = fit.adapt(x, [True] * 3 + [False] * 3)
-    assert model.classes.tolist() == [True, False]
-    assert fit.adapt(x, [1.0] * 3 + [0.0] * 3).classes.tolist() == [1.0, 0.0]
+    assert model.classes.tolist() == [False, True]
+    assert model.columns.tolist() == [1, 0]
+    assert fit.adapt(x, [1.0] * 3 + [0.0] * 3).columns.tolist() == [1, 0]
 
 
 # ----------------------------------------------------------------- many queries
@@ -243,13 +241,11 @@ def test_a_prediction_does_not_depend_on_the_other_queries(name):
     assert not fit.queries_interact
     (x, y), (query, _) = task("abc", 3)
     model = fit.adapt(x, y)
-    all_at_once = model.predict(query).probabilities
+    all_at_once = model.predict_proba(query)
     changed = query.copy()
     changed[1:] = 100.0
-    np.testing.assert_array_equal(
-        model.predict(changed).probabilities[0], all_at_once[0]
-    )
-    alone = [model.predict(row[None]).probabilities[0] for row in query]
+    np.testing.assert_array_equal(model.predict_proba(changed)[0], all_at_once[0])
+    alone = [model.predict_proba(row[None])[0] for row in query]
     np.testing.assert_allclose(alone, all_at_once, atol=1e-5)
 
 
@@ -258,8 +254,8 @@ def test_queries_interact_if_batch_norm_uses_their_statistics():
     assert fit.queries_interact
     (x, y), (query, _) = task("abc", 3)
     model = fit.adapt(x, y)
-    some = model.predict(query[:6]).probabilities
-    assert np.abs(some - model.predict(query).probabilities[:6]).max() > 1e-4
+    some = model.predict_proba(query[:6])
+    assert np.abs(some - model.predict_proba(query)[:6]).max() > 1e-4
     with pytest.raises(InputError, match="a single query.*learner.maml.norm"):
         model.predict(query[:1])
 
@@ -268,11 +264,11 @@ def test_queries_interact_if_batch_norm_uses_their_statistics():
 def test_passes_make_no_difference(number, monkeypatch):
     (x, y), (query, _) = task("abc", 3)
     model = fitted("protonet").adapt(x, y)
-    whole = model.predict(query[:number])
+    whole = model.predict_proba(query[:number])
     monkeypatch.setattr(_model, "QUERIES_PER_PASS", 4)
-    parts = model.predict(query[:number])
-    np.testing.assert_allclose(parts.probabilities, whole.probabilities, atol=1e-6)
-    assert parts.labels.tolist() == whole.labels.tolist()
+    parts = model.predict_proba(query[:number])
+    assert parts.shape == (number, 3)
+    np.testing.assert_allclose(parts, whole, atol=1e-6)
 
 
 def test_adapting_twice_compiles_once():
@@ -302,7 +298,7 @@ def test_images_are_scaled_as_in_training():
     support = Batch(jnp.asarray(x / np.float32(255)), jnp.eye(2)[np.repeat([0, 1], 8)])
     logits = fit.learner.predict(fit.variables, support, support.x, TaskContext(KEY))
     np.testing.assert_allclose(
-        model.predict(x).probabilities, softmax(np.asarray(logits)), atol=1e-4
+        model.predict_proba(x), softmax(np.asarray(logits)), atol=1e-4
     )
     with pytest.raises(InputError, match="expected uint8"):
         fit.adapt(x / 255.0, y)
@@ -385,14 +381,14 @@ def test_unknown_labels_of_queries_are_named():
     model = fitted("protonet").adapt(x, y)
     truth = np.where(np.arange(len(truth)) == 5, "dog", truth.astype("U3"))
     with pytest.raises(InputError, match=r"label 'dog' in row 5.*it has: a, b, c"):
-        model.evaluate(query, truth)
+        model.score(query, truth)
 
 
 @pytest.mark.slow
 def test_new_domains_are_accepted():
     """Metric-based learners take other labels than those that training shared."""
     (x, y), (query, truth) = task(["left", "right", "middle"], 3)
-    assert fitted("protonet_domains").adapt(x, y).evaluate(query, truth) > 0.5
+    assert fitted("protonet_domains").adapt(x, y).score(query, truth) > 0.5
 
 
 @pytest.mark.slow
@@ -408,7 +404,7 @@ def test_meta_dropout_perturbs_at_test_too():
     )
     (x, y), (query, _) = task("abc", 3)
     model = fit.adapt(x, y)
-    np.testing.assert_array_equal(*(model.predict(query)[1] for _ in range(2)))
+    np.testing.assert_array_equal(*(model.predict_proba(query) for _ in range(2)))
 
 
 def test_domain_names_are_kept():
@@ -416,5 +412,5 @@ def test_domain_names_are_kept():
     assert repr(fit).startswith("FittedLearner(protonet, mlti, label_sharing, 2-way")
     x = np.concatenate([samples("inactive", 2), samples("active", 2)])
     model = fit.adapt(x, np.repeat(["inactive", "active"], 2))
-    assert "classes=['inactive', 'active'], 4 support samples" in repr(model)
+    assert "classes=['active', 'inactive'], 4 support samples" in repr(model)
     assert fit.splits.setting == domain_splits().setting

@@ -46,14 +46,14 @@ def tasks(draw):
 def test_any_task_gives_probabilities_of_its_own_classes(given_task):
     x, y, query, names = given_task
     model = fitted("protonet").adapt(x, y)
-    labels, probabilities = model.predict(query)
+    labels, probabilities = model.predict(query), model.predict_proba(query)
     assert sorted(model.classes.tolist()) == sorted(names.tolist())
     assert probabilities.shape == (len(query), len(names))
     assert np.isfinite(probabilities).all()
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
     np.testing.assert_array_equal(labels, model.classes[probabilities.argmax(axis=1)])
-    assert 0 <= model.evaluate(query, labels) <= 1
-    assert model.evaluate(query, labels) == 1
+    assert 0 <= model.score(query, labels) <= 1
+    assert model.score(query, labels) == 1
 
 
 @SETTINGS
@@ -62,7 +62,7 @@ def test_order_and_names_only_permute(given_task, seed):
     """Renamed classes and shuffled samples: the same numbers under other names."""
     x, y, query, names = given_task
     fit = fitted("protonet")
-    first = fit.adapt(x, y).predict(query)
+    first = fit.adapt(x, y).predict_proba(query)
     order = np.random.default_rng(seed).permutation(len(x))
     renamed = {
         name: f"class {rank}" for rank, name in enumerate(reversed(names.tolist()))
@@ -73,8 +73,8 @@ def test_order_and_names_only_permute(given_task, seed):
         for name in fit.adapt(x, y).classes.tolist()
     ]
     np.testing.assert_allclose(
-        other.predict(query).probabilities[:, columns],
-        first.probabilities,
+        other.predict_proba(query)[:, columns],
+        first,
         rtol=1e-3,
         atol=1e-4,
     )
@@ -85,7 +85,8 @@ def test_order_and_names_only_permute(given_task, seed):
 @given(tasks())
 def test_adapting_by_gradients_gives_finite_probabilities(given_task):
     x, y, query, names = given_task
-    labels, probabilities = fitted("maml_running").adapt(x, y).predict(query)
+    model = fitted("maml_running").adapt(x, y)
+    labels, probabilities = model.predict(query), model.predict_proba(query)
     assert probabilities.shape == (len(query), len(names))
     assert np.isfinite(probabilities).all()
     assert set(labels.tolist()) <= set(names.tolist())

@@ -99,6 +99,18 @@ def test_statistics_are_those_of_the_training_tasks():
     np.testing.assert_allclose(np.asarray(fold.test.x)[rows], expected, atol=1e-4)
 
 
+def test_targets_are_standardized_on_the_training_tasks():
+    raw = regression_tasks()
+    tasks = gather_tasks(raw)
+    fold = tasks.fold([1], [1])
+    kept = np.concatenate([y for name, (_, y) in raw.items() if name != "t1"])
+    np.testing.assert_allclose(fold.inputs.targets.mean, [kept.mean()], atol=1e-6)
+    np.testing.assert_allclose(fold.inputs.targets.scale, [kept.std()], rtol=1e-5)
+    rows = np.asarray(fold.test.index[0])
+    expected = (raw["t1"][1] - kept.mean()) / kept.std()
+    np.testing.assert_allclose(np.asarray(fold.test.y)[rows, 0], expected, atol=1e-5)
+
+
 def test_training_pools_have_no_held_out_sample():
     tasks = gather_tasks(binary_tasks())
     fold = tasks.fold([1, 3], [1])
@@ -134,6 +146,27 @@ def test_a_fold_has_the_result_of_fit():
             overrides={**fields, "eval.queries": episode.queries},
         )
         np.testing.assert_allclose(found[2][0], fitted.result["per_task"], atol=2e-6)
+
+
+@pytest.mark.slow
+def test_a_fold_of_targets_has_the_result_of_fit():
+    raw = regression_tasks()
+    pairs = [("maml", "vanilla"), ("maml", "mlti")]
+    trainer = dataclasses.replace(make_trainer(raw, pairs, shots=5), metric="mse")
+    trainer.run(Fit(0, (0,), 2))  # has another scale of targets
+    one = Fit(0, (3,), 4)
+    found = trainer.run(one)
+    fitted = mlti_jax.fit(
+        mlti_jax.data.from_arrays(raw, test=["t3"]),
+        "maml",
+        "vanilla",
+        shots=5,
+        steps=4,
+        seed=trainer.seed(one),
+        verbose=False,
+        overrides={**FEW, "train.devices": 1, "eval.num_tasks": 12},
+    )
+    np.testing.assert_allclose(found[3][0], fitted.result["per_task"], rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -346,8 +379,8 @@ def test_an_interrupted_selection_resumes_with_the_same_result(tmp_path, monkeyp
     assert resumed.to_dict() == whole.to_dict()
     x = binary_tasks()["t0"][0]
     y = binary_tasks()["t0"][1]
-    ones = [s.learner.adapt(x, y).predict(x) for s in (whole, resumed)]
-    np.testing.assert_array_equal(ones[0].probabilities, ones[1].probabilities)
+    ones = [s.learner.adapt(x, y).predict_proba(x) for s in (whole, resumed)]
+    np.testing.assert_array_equal(*ones)
     again = run(tmp_path / "resumed")  # finished: read, not trained
     assert len(calls) == 2 * 10 + 1
     assert again.to_dict() == whole.to_dict()

@@ -82,10 +82,10 @@ def test_tables(cli, table_model, tmp_path):
         *("probability_no", "probability_yes"),
     ]
     assert [row["compound"] for row in rows] == query["compound"]
-    labels, probabilities = fit.adapt(support, support["active"]).predict(query)
-    assert [row["prediction"] for row in rows] == labels.tolist()
+    model = fit.adapt(support, support["active"])
+    assert [row["prediction"] for row in rows] == model.predict(query).tolist()
     found = [[float(row[f"probability_{c}"]) for c in ("no", "yes")] for row in rows]
-    np.testing.assert_array_equal(np.float32(found), probabilities)
+    np.testing.assert_array_equal(np.float32(found), model.predict_proba(query))
 
 
 def test_arrays(cli, tmp_path):
@@ -102,7 +102,7 @@ def test_arrays(cli, tmp_path):
     assert code == 0, printed.err
     rows = read(tmp_path / "out.csv")
     assert [row["row"] for row in rows] == [str(i) for i in range(len(query))]
-    expected = fit.adapt(x, y).predict(query).labels.tolist()
+    expected = fit.adapt(x, y).predict(query).tolist()
     assert [row["prediction"] for row in rows] == expected
 
 
@@ -120,7 +120,7 @@ def test_learner_of_arrays_accepts_tables(cli, tmp_path):
         query=tmp_path / "query.csv",
     )
     assert code == 0, printed.err
-    expected = fitted("protonet").adapt(x, y).predict(query).labels.tolist()
+    expected = fitted("protonet").adapt(x, y).predict(query).tolist()
     assert [row["prediction"] for row in read(tmp_path / "out.csv")] == expected
 
 
@@ -138,7 +138,7 @@ def test_targets(cli, tmp_path):
     assert code == 0, printed.err
     rows = read(tmp_path / "out.csv")
     assert list(rows[0]) == ["row", "prediction"]
-    values = fit.adapt(x, x[:, 0]).predict(x[:3]).labels
+    values = fit.adapt(x, x[:, 0]).predict(x[:3])
     np.testing.assert_allclose([float(r["prediction"]) for r in rows], values)
 
 
@@ -211,7 +211,7 @@ def test_molecules(cli, tmp_path):
     assert [row["name"] for row in rows] == ["a", "b"]
     assert [row["smiles"] for row in rows] == ["CO", "CN"]
     expected = fit.adapt(support, support["acid"]).predict(["CO", "CN"])
-    assert [int(row["prediction"]) for row in rows] == expected.labels.tolist()
+    assert [int(row["prediction"]) for row in rows] == expected.tolist()
     write_table(tmp_path / "query.csv", {"smiles": ["not a molecule"]})
     code, printed = cli(model=tmp_path / "model", label="acid", **files)
     assert code == 2

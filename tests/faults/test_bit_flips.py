@@ -53,7 +53,7 @@ def test_saved_models(tmp_path, name):
     labels = [str(c) for c in ("a", "b", "c")][: learner.facts.outputs or 3]
     x = np.concatenate([samples(label, 3) for label in labels])
     y = np.repeat(labels, 3)
-    expected = learner.adapt(x, y).predict(x)
+    expected = learner.adapt(x, y).predict_proba(x)
     detected = 0
     for folder, place in copies(
         tmp_path / "model", tmp_path, FLIPS_OF_A_MODEL // 2, seed=1
@@ -65,8 +65,8 @@ def test_saved_models(tmp_path, name):
             continue
         assert loaded.result == learner.result, place
         assert loaded.classes == learner.classes, place
-        found = loaded.adapt(x, y).predict(x)
-        np.testing.assert_array_equal(found.probabilities, expected.probabilities)
+        found = loaded.adapt(x, y).predict_proba(x)
+        np.testing.assert_array_equal(found, expected)
     assert detected > 0.8 * FLIPS_OF_A_MODEL // 2
 
 

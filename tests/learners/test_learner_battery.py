@@ -24,7 +24,14 @@ from mlti_jax.errors import InputError
 from mlti_jax.learners import TaskContext
 from mlti_jax.learners import _registry as registry
 from mlti_jax.types import Batch, Task
-from tests.support.learner_table import LEARNERS, NETWORKS, UNREACHED, WAYS, fits
+from tests.support.learner_table import (
+    LEARNERS,
+    NETWORKS,
+    UNREACHED,
+    WAYS,
+    WRAPPED,
+    fits,
+)
 from tests.support.tasks import KEY
 
 TASKS = 2
@@ -51,7 +58,7 @@ def combinations(families=tuple(registry.FAMILIES)):
 
 def test_the_table_is_complete():
     assert set(LEARNERS) == set(registry.LEARNERS)
-    assert set(NETWORKS) == set(BACKBONES)
+    assert set(NETWORKS) == set(BACKBONES) | set(WRAPPED)
 
 
 # --------------------------------------------------------------------- what is run

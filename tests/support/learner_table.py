@@ -7,7 +7,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from mlti_jax import backbones, learners
 from mlti_jax.backbones import Stack
@@ -31,6 +35,7 @@ class LearnerRow(NamedTuple):
     networks: tuple[str, ...] | None = None
 
 
+OF_VECTORS = ("mlp", "wrapped_linen", "wrapped_nnx", "wrapped_pair")
 INNER_LOOP = LearnerRow({"steps": 1, "inner_learning_rate": 0.1}, regression=True)
 LEARNERS = {
     "maml": INNER_LOOP,
@@ -39,8 +44,8 @@ LEARNERS = {
     "meta_curvature": INNER_LOOP,
     "protonet": LearnerRow({}),
     "matchingnet": LearnerRow({}),
-    "sl": LearnerRow({"steps": 2}, networks=("mlp",)),
-    "mtl": LearnerRow({"steps": 20}, networks=("mlp",)),
+    "sl": LearnerRow({"steps": 2}, networks=OF_VECTORS),
+    "mtl": LearnerRow({"steps": 20}, networks=OF_VECTORS),
 }
 
 
@@ -116,6 +121,47 @@ tiny_albert = functools.partial(
     intermediate=4,
     positions=4,
 )
+
+
+class LinenBlock(nn.Module):
+    """A block of a user, in Flax linen."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x, train: bool = False):
+        x = nn.Dense(self.features, use_bias=False)(x)
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.8)(x)
+        return nn.leaky_relu(nn.Dropout(0.0, deterministic=not train)(x))
+
+
+class NnxBlock(nnx.Module):
+    """A block of a user, in Flax NNX."""
+
+    def __init__(self, features: int, *, rngs: nnx.Rngs):
+        self.linear = nnx.Linear(features, features, rngs=rngs)
+        self.norm = nnx.LayerNorm(features, rngs=rngs)
+
+    def __call__(self, x):
+        return nnx.leaky_relu(self.norm(self.linear(x)))
+
+
+def init_block(key, x):
+    """Parameters of a block of a user, in plain JAX; not a dictionary."""
+    return jax.random.normal(key, (x.shape[1], 4)) / 2, jnp.zeros(4)
+
+
+def apply_block(params, x):
+    kernel, bias = params
+    return jnp.tanh(x @ kernel + bias)
+
+
+# Networks that users bring, as sequences of two blocks.
+WRAPPED = {
+    "wrapped_linen": lambda: backbones.wrap([LinenBlock(4), LinenBlock(4)]),
+    "wrapped_nnx": lambda: backbones.wrap([functools.partial(NnxBlock, 4)] * 2),
+    "wrapped_pair": lambda: backbones.wrap([(init_block, apply_block)] * 2),
+}
 NETWORKS = {
     "mlp": NetworkRow(lambda: backbones.mlp((4, 4)), vectors(4)),
     "conv4": NetworkRow(lambda: backbones.conv4(2, blocks=2), vectors(8, 8, 2)),
@@ -129,6 +175,9 @@ NETWORKS = {
         lambda: backbones.word_mean((4,)), sentences, needs="wordllama"
     ),
     "albert": NetworkRow(tiny_albert, sentences, slow=True),
+    "wrapped_linen": NetworkRow(WRAPPED["wrapped_linen"], vectors(4)),
+    "wrapped_nnx": NetworkRow(WRAPPED["wrapped_nnx"], vectors(4), slow=True),
+    "wrapped_pair": NetworkRow(WRAPPED["wrapped_pair"], vectors(4), slow=True),
 }
 
 # Parameters that no loss depends on: learner, network and parameter, as patterns, and

@@ -38,6 +38,7 @@ def from_arrays(
     seed: int = 0,
     setting: str | None = None,
     standardise: bool = False,
+    standardise_targets: bool = True,
 ) -> Splits:
     """Create a dataset from arrays.
 
@@ -62,6 +63,10 @@ def from_arrays(
         of every task is a separate class, named `task/class`.
       standardise: whether to scale each feature of vectors to mean 0 and standard
         deviation 1 on the training tasks. Binary features are not changed.
+      standardise_targets: whether a learner sees regression targets with mean 0 and
+        standard deviation 1 on the training tasks (per output). Metric, predictions
+        and the targets of new tasks are in the original units either way. Without
+        effect on classes.
 
     Returns:
       The pools. `summary` describes the data and all changes to it, and `inputs`
@@ -92,6 +97,7 @@ def from_arrays(
         jax.tree.map(lambda *leaves: np.concatenate(leaves), *x.values()),
         Partition(labels, validation, test, seed),
         standardise=standardise,
+        standardise_targets=standardise_targets,
         note="own arrays",
     )
 
@@ -101,6 +107,7 @@ def from_samples(
     partition: Partition,
     *,
     standardise: bool,
+    standardise_targets: bool,
     note: str,
     source: str | None = None,
 ) -> Splits:
@@ -109,7 +116,7 @@ def from_samples(
     Args:
       x: checked arrays, every leaf `[M, ...]`.
       partition: labels of the M samples, and the split of each.
-      standardise: as in `from_arrays`.
+      standardise, standardise_targets: as in `from_arrays`.
       note, source: as in `make_splits`.
     """
     pooled = cast(x)
@@ -129,7 +136,13 @@ def from_samples(
     elif len(inputs.shape) == 3 and inputs.dtype == "float32":
         details = pixel_advice(jax.tree.leaves(pooled)[0])
     return make_splits(
-        partition, pooled, inputs, note=note, details=details, source=source
+        partition,
+        pooled,
+        inputs,
+        note=note,
+        details=details,
+        source=source,
+        standardise_targets=standardise_targets,
     )
 
 

@@ -28,8 +28,8 @@ from mlti_jax.errors import InputError
 NEEDS_PREPARATION = False  # Files are read directly, without records.
 # Options that only some kinds of files have.
 FOLDER_OPTIONS = ("size",)
-TABLE_OPTIONS = ("label", "task", "features", "smiles", "fingerprint", "standardise")
-ARRAY_OPTIONS = ("standardise",)
+ARRAY_OPTIONS = ("standardise", "standardise_targets")
+TABLE_OPTIONS = ("label", "task", "features", "smiles", "fingerprint", *ARRAY_OPTIONS)
 
 
 def load(
@@ -42,6 +42,7 @@ def load(
     smiles: str | None = None,
     fingerprint: str | None = None,
     standardise: bool | None = None,
+    standardise_targets: bool | None = None,
     size: int | None = None,
     validation: HeldOut = None,
     test: HeldOut = 0.2,
@@ -55,6 +56,7 @@ def load(
       data_dir: unused; all datasets have this argument.
       label, task, features, smiles, fingerprint: options of tables, see `from_table`.
       standardise: option of tables (default True) and arrays (default False).
+      standardise_targets: option of tables and arrays (default True).
       size: option of image folders, see `from_folder`.
       validation, test, seed, setting: see `from_arrays`; names may be a
         comma-separated string.
@@ -78,6 +80,7 @@ def load(
         "smiles": smiles,
         "fingerprint": fingerprint,
         "standardise": standardise,
+        "standardise_targets": standardise_targets,
         "size": size,
     }
     given = {name: value for name, value in options.items() if value is not None}
@@ -128,6 +131,7 @@ def _from_npz(
     seed: int,
     setting: str | None,
     standardise: bool = False,
+    standardise_targets: bool = True,
 ) -> Splits:
     arrays = read_npz(path, ("x", "y"), optional=("task",))
     x = check_arrays(f"x of {path.name}", arrays["x"])
@@ -150,6 +154,7 @@ def _from_npz(
         x,
         Partition(found, validation, test, seed),
         standardise=standardise,
+        standardise_targets=standardise_targets,
         note=path.name,
         source=path.name,
     )

@@ -18,6 +18,7 @@ from mlti_jax._internal.checks import first_few, unknown_name
 from mlti_jax.data._own.files import Table
 from mlti_jax.data._own.image_files import map_threads, read_image
 from mlti_jax.data._own.labels import clean
+from mlti_jax.data._own.targets import TargetScaling
 from mlti_jax.data._pools import take_inputs
 from mlti_jax.data._readers.fingerprints import fingerprint_matrix, unreadable
 from mlti_jax.data._user_arrays import (
@@ -70,6 +71,7 @@ class Inputs:
       smiles: the column of SMILES, and the fingerprint.
       resize: whether images of another size are scaled.
       label_names: the classes that all tasks share, in the order of the outputs.
+      targets: how regression targets are standardized.
     """
 
     kind: str
@@ -80,6 +82,7 @@ class Inputs:
     smiles: Smiles | None = None
     resize: bool = False
     label_names: tuple[str, ...] = ()
+    targets: TargetScaling = TargetScaling()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -164,6 +167,8 @@ class Inputs:
             )
             if fields["smiles"] is not None:
                 fields["smiles"] = Smiles(*fields["smiles"])
+            # Records of earlier versions have no targets.
+            fields["targets"] = TargetScaling(*fields.get("targets", ()))
             inputs = cls(**fields)
             inputs._check_record()
         except (
@@ -184,13 +189,14 @@ class Inputs:
 
     def _check_record(self) -> None:
         """Raise `ValueError` if fields of a record that was read are inconsistent."""
-        numbers = (*self.mean, *self.scale)
-        if not all(isinstance(n, float) and math.isfinite(n) for n in numbers):
-            raise ValueError("mean or scale is not a list of finite numbers")
-        if len(self.mean) != len(self.scale):
-            raise ValueError("mean and scale do not fit together")
-        if min(self.scale, default=1.0) <= 0:
-            raise ValueError(f"scale is {min(self.scale)}; expected positive numbers")
+        for mean, scale in ((self.mean, self.scale), self.targets):
+            numbers = (*mean, *scale)
+            if not all(isinstance(n, float) and math.isfinite(n) for n in numbers):
+                raise ValueError("mean or scale is not a list of finite numbers")
+            if len(mean) != len(scale):
+                raise ValueError("mean and scale do not fit together")
+            if min(scale, default=1.0) <= 0:
+                raise ValueError(f"scale is {min(scale)}; expected positive numbers")
         if not self.leaves:
             raise ValueError("it has no array")
         lengths = {len(part) for part in (self.mean, self.columns) if part}

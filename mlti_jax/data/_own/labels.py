@@ -30,7 +30,7 @@ class Labels:
       setting: one of `SETTINGS`.
       group: str `[M]`, the unit that is split and sampled: the task of each sample or,
         in the setting `non_label_sharing`, its class.
-      y: class number of each sample, int `[M]`; in regression targets, float32
+      y: class number of each sample, int `[M]`; in regression targets, float64
         `[M, Dy]`.
       classes: names of the classes that all tasks share, in the order of `y`; empty in
         the other settings.
@@ -224,8 +224,7 @@ def label_tasks(task: np.ndarray, y: np.ndarray, setting: str | None) -> Labels:
     """
     setting, reason = infer_setting(y, setting)
     if setting == REGRESSION:
-        with np.errstate(over="ignore"):  # `make_splits` checks the magnitude.
-            targets = y.reshape(len(y), -1).astype(np.float32)
+        targets = y.reshape(len(y), -1).astype(np.float64)
         _check_sizes("task", task)
         return Labels(setting, task, targets, (), reason)
     if setting == NON_LABEL_SHARING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +12,7 @@ import numpy as np
 from mlti_jax._internal.checks import did_you_mean, first_few
 from mlti_jax.data._own.inputs import Inputs
 from mlti_jax.data._own.labels import NON_LABEL_SHARING, REGRESSION, Labels
+from mlti_jax.data._own.targets import TargetScaling, describe_targets
 from mlti_jax.data._pools import ClassPool, DomainPool, Pool, RegressionPool
 from mlti_jax.data._splits import Splits
 from mlti_jax.data._user_arrays import check_magnitude
@@ -25,9 +27,6 @@ HeldOut = float | str | Sequence[str] | None
 # A task of label-sharing data or regression needs one group, a task of classes two.
 MIN_GROUPS = {"task": 1, "class": 2}
 PLURAL = {"task": "tasks", "class": "classes"}
-
-# Targets larger than this, or smaller than its inverse, are reported.
-FAR_FROM_ONE = 100.0
 
 # ----------------------------------------------------------------------- held-out tasks
 
@@ -183,6 +182,7 @@ def make_splits(
     note: str,
     details: Sequence[str] = (),
     source: str | None = None,
+    standardise_targets: bool = True,
 ) -> Splits:
     """Build the pools.
 
@@ -193,6 +193,7 @@ def make_splits(
       note: start of the sentence that describes the data.
       details: sentences on how the data was changed.
       source: the file or folder of the data.
+      standardise_targets: as in `from_arrays`.
 
     Raises:
       InputError: if samples or targets are too large for float32.
@@ -205,6 +206,13 @@ def make_splits(
     check_magnitude("x", x, name)
     if labels.setting == REGRESSION:
         check_magnitude("y", labels.y, name)
+        targets = labels.y[partition.rows("train")]
+        if standardise_targets:
+            inputs = dataclasses.replace(inputs, targets=TargetScaling.of(targets))
+            y = inputs.targets.standardise(labels.y)
+            check_magnitude("standardized y", y, name)
+            labels = dataclasses.replace(labels, y=y)
+        details = [*details, *describe_targets(targets, inputs.targets)]
     train = _pool(labels, x, partition.rows("train"))
     validation, test = (
         _pool(labels, x, rows) if len(rows := partition.rows(split)) else None
@@ -216,7 +224,6 @@ def make_splits(
         *details,
         partition.describe(),
         *_few_groups(partition),
-        *_target_range(partition),
         *_duplicates(train, test),
     ]
     return Splits(
@@ -270,25 +277,6 @@ def _few_groups(partition: Partition) -> list[str]:
             " classes are mixtures of them"
         ]
     return []
-
-
-def _target_range(partition: Partition) -> list[str]:
-    """Report the range of targets, and whether default learning rates suit it."""
-    labels = partition.labels
-    if labels.setting != REGRESSION:
-        return []
-    targets = labels.y[partition.rows("train")].astype(np.float64)
-    facts = [
-        f"targets of the training tasks: from {targets.min():.3g} to"
-        f" {targets.max():.3g}, mean {targets.mean():.3g}, standard deviation"
-        f" {targets.std():.3g}"
-    ]
-    if not 1 / FAR_FROM_ONE <= np.abs(targets).max() <= FAR_FROM_ONE:
-        facts.append(
-            "default learning rates suit targets of about 1: scale the targets, and"
-            " scale predictions back"
-        )
-    return facts
 
 
 def _duplicates(train: Pool, test: Pool | None) -> list[str]:

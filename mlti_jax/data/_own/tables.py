@@ -46,6 +46,7 @@ def from_table(
     seed: int = 0,
     setting: str | None = None,
     standardise: bool = True,
+    standardise_targets: bool = True,
 ) -> Splits:
     """Create a dataset from a table with one sample per row.
 
@@ -67,6 +68,8 @@ def from_table(
       setting: overrides what is inferred from the labels, as in `from_arrays`.
       standardise: whether to scale each feature to mean 0 and standard deviation 1 on
         the training tasks. Binary features are not changed.
+      standardise_targets: whether a learner sees standardized regression targets, as
+        in `from_arrays`.
 
     Returns:
       The pools. `summary` describes the data and all changes to it, and `inputs`
@@ -116,6 +119,7 @@ def from_table(
         note=table.name,
         details=details,
         source=source,
+        standardise_targets=standardise_targets,
     )
 
 

@@ -80,8 +80,9 @@ def test_regression(width):
     splits = data.from_arrays(given, test=["sensor_2"])
     assert splits.setting == "regression"
     assert splits.test.y.shape == (6, width or 1)
+    raw = data.from_arrays(given, test=["sensor_2"], standardise_targets=False)
     np.testing.assert_allclose(
-        splits.test.y.ravel(), given["sensor_2"][1].ravel(), rtol=1e-6
+        raw.test.y.ravel(), given["sensor_2"][1].ravel(), rtol=1e-6
     )
 
 
@@ -108,7 +109,7 @@ def test_labels_decide_the_setting(labels, setting, names):
 
 def test_the_setting_can_be_chosen():
     given = {str(i): (RNG.normal(size=(4, 2)), [0, 1, 0, 1]) for i in range(5)}
-    targets = data.from_arrays(given, setting="regression")
+    targets = data.from_arrays(given, setting="regression", standardise_targets=False)
     np.testing.assert_array_equal(np.unique(targets.train.y), [0, 1])
     classes = data.from_arrays(given, setting="non_label_sharing", test=["0/0", "3/1"])
     assert classes.test.classes == ("0/0", "3/1")
@@ -401,14 +402,15 @@ def test_errors(given, options, message):
 def test_summary_has_counts():
     given = tasks(10, size=6)
     given["ward_0"] = labeled(9)
-    text = data.from_arrays(given, validation=0.1, test=["ward_0"]).summary
+    splits = data.from_arrays(given, validation=0.1, test=["ward_0"])
+    assert "ward_0         5         4" in splits.counts
+    text = splits.summary
     assert "own_data (label-sharing): own arrays: 63 samples of 10 tasks" in text
     assert "2 classes (cold, ill)" in text
     assert "- inputs: float32 [3]" in text
     assert "- labels: text, interpreted as classes" in text
     assert "- split by task: 8 train, 1 validation, 1 test, drawn with seed 0" in text
     assert "train: 48 samples of 8 domains with 2 classes" in text
-    assert "ward_0         5         4" in text
     assert "with 3 samples; shots + queries can be at most 3" in text
 
 
@@ -424,7 +426,10 @@ def test_summary_has_warnings():
     text = data.from_arrays(wide).summary
     assert "standard deviations of features differ by a factor of" in text
     assert "targets of the training tasks: from -" in text
-    assert "learning rates suit targets of about 1: scale the" in text
+    assert "; standardized for training, while metric and predictions" in text
+    raw = data.from_arrays(wide, standardise_targets=False).summary
+    assert "suit targets of about 1: use standardise_targets=True" in raw
+    assert "standardized" not in raw
     images = {c: 255.0 * RNG.uniform(size=(2, 4, 4, 1)) for c in "abcd"}
     assert "images are floats up to 25" in data.from_arrays(images).summary
     images = {c: x / 255 for c, x in images.items()}
@@ -437,15 +442,16 @@ def test_summary_has_warnings():
         assert word not in quiet
 
 
-def test_long_summaries_are_cut():
+def test_summaries_are_short_and_counts_are_complete():
     many = data.from_arrays({f"class_{i:03}": np.ones((2, 2)) for i in range(400)})
-    assert "more lines" in many.summary
-    assert len(many.summary.splitlines()) < 60
+    assert len(many.summary.splitlines()) < 15
+    for i in range(400):
+        assert f"class_{i:03} 2" in many.counts
     labels = [f"label {i}" for i in range(30)]
-    wide = data.from_arrays(tasks(3, size=60, labels=labels)).summary
+    wide = data.from_arrays(tasks(3, size=60, labels=labels)).counts
     assert "  ward_0 60  ward_1 60" in wide
-    long = data.from_arrays(tasks(3, labels=["a" * 14, "b" * 12])).summary
-    header, row = long.splitlines()[5:7]
+    long = data.from_arrays(tasks(3, labels=["a" * 14, "b" * 12])).counts
+    header, row = long.splitlines()[1:3]
     assert header.endswith(f"{'a' * 14} {'b' * 12}")
     assert len(row) == len(header)
 
