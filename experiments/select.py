@@ -44,7 +44,7 @@ from mlti_jax.api._candidates import (
 )
 from mlti_jax.api._folds import TaskSet, choose_ways, gather_tasks
 from mlti_jax.api._halving import Found
-from mlti_jax.api._select import FIGURE, run_selection
+from mlti_jax.api._selection_run import FIGURE, run_selection
 from mlti_jax.api._trainer import Fit, Trainer
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.training._config import restore_config

@@ -18,7 +18,7 @@ import numpy as np
 from mlti_jax._internal.progress import say, silence
 from mlti_jax.api._candidates import parse_candidates
 from mlti_jax.api._folds import TaskSet, gather_tasks, make_folds
-from mlti_jax.api._select import SelectionRun
+from mlti_jax.api._selection_run import SelectionRun
 from mlti_jax.api._trainer import Fit, Trainer
 
 _FEATURES, _PER_CLASS = 8, 20
