@@ -179,7 +179,7 @@ class Trainer:
     def run(self, fit: Fit) -> dict[int, np.ndarray]:
         """Train, and return the scores `[tasks, episodes]` of each held-out fold."""
         experiment = self.experiment(fit)
-        variables = self._train(experiment, fit)
+        variables = self.train(experiment, fit)
         return {
             fold: np.stack(
                 [
@@ -190,7 +190,8 @@ class Trainer:
             for fold in fit.held_out
         }
 
-    def _train(self, experiment: Experiment, fit: Fit) -> Variables:
+    def train(self, experiment: Experiment, fit: Fit) -> Variables:
+        """Run the experiment of a fit, and return the trained variables."""
         try:
             with silence():
                 return run_experiment(experiment).variables
@@ -230,7 +231,7 @@ class Trainer:
         """Train a candidate on all tasks."""
         fit = Fit(number, (), steps)
         experiment = self.experiment(fit)
-        variables = self._train(experiment, fit)
+        variables = self.train(experiment, fit)
         # Now with names. A run has test tasks; here their result is not used.
         splits = self.tasks.refit_splits()
         splits = dataclasses.replace(splits, test=splits.train)
