@@ -8,6 +8,7 @@ tasks of a fold have no names of their own: names are part of a compiled program
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,6 +86,25 @@ class TaskSet:
     def subset(self, tasks: Sequence[int]) -> Pool:
         """Return the pool of some tasks."""
         return _rows(self.pool, np.asarray(tasks))
+
+    def repeated_share(self) -> float:
+        """Return the share of samples that also occur, bit for bit, in another task."""
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self.pool.x)]
+        index = np.asarray(self.pool.index).reshape(len(self.names), -1)
+        width = self.pool.index.shape[-1]
+        count = np.asarray(self.pool.count).reshape(len(self.names), -1)
+        task_of: dict[bytes, int] = {}  # -1 for several
+        found = []
+        for task, (rows, sizes) in enumerate(zip(index, count, strict=True)):
+            valid = np.arange(width) < sizes[:, None]
+            for row in rows.reshape(-1, width)[valid]:
+                sample = hashlib.blake2b(
+                    b"".join(leaf[row].tobytes() for leaf in leaves), digest_size=16
+                ).digest()
+                found.append(sample)
+                if task_of.setdefault(sample, task) != task:
+                    task_of[sample] = -1
+        return float(np.mean([task_of[sample] < 0 for sample in found]))
 
     def _standardised(self, kept: np.ndarray) -> tuple[Pool, Inputs | None]:
         """Return the pool of all tasks with the statistics of some of them."""

@@ -101,7 +101,7 @@ class Selection:
         """Sentences on what the numbers show."""
         better = self.clearly_better
         if better:
-            text = f"clearly better than {self.reference}: {', '.join(better)}."
+            text = f"Clearly better than {self.reference}: {', '.join(better)}."
         else:
             text = f"No candidate is clearly better than {self.reference}."
         if self.winner in better:

@@ -43,6 +43,9 @@ from mlti_jax.api._serialization import MANIFEST
 from mlti_jax.api._trainer import Fit, Trainer, check_metric, higher_is_better
 from mlti_jax.errors import InputError, Interrupted
 
+# Share of samples that occur in several tasks, from which a warning is printed.
+_REPEATED = 0.01
+
 STATE, RESULT, FIGURE = "select.json", "selection.json", "selection.png"
 
 # Runs fits, in any order and perhaps in several processes.
@@ -205,6 +208,13 @@ class SelectionRun:
             f"{sets * self._seeds} training sets per candidate; reference "
             f"{trainer.candidates[self._reference].name}, metric {trainer.metric}"
         )
+        repeated = trainer.tasks.repeated_share()
+        if repeated >= _REPEATED:
+            say(
+                f"warning: {100 * repeated:.0f} % of the samples also occur in other "
+                f"{kind}, so networks have seen samples of held-out {kind}; new {kind} "
+                "may be harder than these"
+            )
         identity = self._identity()
         if folder is not None and (folder / STATE).exists():
             saved = read_json(folder / STATE, "use another --workdir")

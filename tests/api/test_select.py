@@ -99,6 +99,14 @@ def test_statistics_are_those_of_the_training_tasks():
     np.testing.assert_allclose(np.asarray(fold.test.x)[rows], expected, atol=1e-4)
 
 
+def test_samples_that_occur_in_several_tasks_are_counted():
+    raw = binary_tasks(4, per_class=10)
+    assert gather_tasks(raw).repeated_share() == 0
+    raw["t0"][0][:3] = raw["t2"][0][5:8]
+    raw["t1"][0][1] = raw["t1"][0][0]  # within one task
+    np.testing.assert_allclose(gather_tasks(raw).repeated_share(), 6 / 80)
+
+
 def test_targets_are_standardized_on_the_training_tasks():
     raw = regression_tasks()
     tasks = gather_tasks(raw)
@@ -401,7 +409,7 @@ def test_an_interrupted_selection_resumes_with_the_same_result(tmp_path, monkeyp
         for fold, name in enumerate(whole.estimate.chosen)
     ]
     np.testing.assert_allclose(whole.estimate.score.mean, np.mean(chosen))
-    assert "clearly better" in str(whole)
+    assert "learly better" in str(whole)
     assert whole.learner.result["mean"] == whole.estimate.score.mean
 
 
