@@ -221,7 +221,8 @@ class Selection:
                 capsize=2,
             )
             score = f"{scale * result.score.mean:.{1 if scale == 100 else 3}f}"
-            labels.append(f"{result.name}  {score}")
+            after = "" if finished else f" after {result.steps} steps"
+            labels.append(f"{result.name}  {score}{after}")
         axis.set_yticks(range(len(labels)), labels)
         axis.invert_yaxis()
         axis.margins(y=0.15)
