@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -47,7 +46,6 @@ from mlti_jax.api._halving import Found
 from mlti_jax.api._selection_run import FIGURE, run_selection
 from mlti_jax.api._trainer import Fit, Trainer
 from mlti_jax.errors import InputError, Interrupted
-from mlti_jax.training._config import restore_config
 
 flags.declare_key_flag("data_dir")
 CONFIG = config_flags.DEFINE_config_file(
@@ -89,7 +87,7 @@ class Recipe(NamedTuple):
       episodes: test episodes per held-out task.
     """
 
-    candidates: tuple[tuple[str, str], ...]
+    candidates: tuple[tuple[str, dict[str, Any]], ...]
     dataset: dict[str, Any]
     data_dir: str | None
     folds: tuple[tuple[int, ...], ...]
@@ -197,7 +195,7 @@ def _config_for(learner: str, strategy: str) -> ConfigDict:
 def _in_processes(trainer: Trainer, fits: list[Fit]) -> Iterator[tuple[Fit, Found]]:
     """Run fits in several processes, which load the data themselves."""
     recipe = Recipe(
-        tuple((c.name, c.config.to_json_best_effort()) for c in trainer.candidates),
+        tuple((c.name, c.config.to_dict()) for c in trainer.candidates),
         {k: v for k, v in CONFIG.value.dataset.items() if v is not None},
         DATA_DIR.value,
         tuple(tuple(fold) for fold in trainer.folds),
@@ -222,8 +220,7 @@ def _run_one(work: tuple[Recipe, Fit, str]) -> tuple[Found | None, int]:
         logging.set_verbosity(logging.ERROR)
         cli.use_compilation_cache(cache)
         candidates = [
-            Candidate(name, restore_config(json.loads(text)))
-            for name, text in recipe.candidates
+            Candidate(name, ConfigDict(fields)) for name, fields in recipe.candidates
         ]
         _TRAINERS["only"] = Trainer(
             candidates,

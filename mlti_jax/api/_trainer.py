@@ -173,8 +173,13 @@ class Trainer:
         groups = (
             [tasks] if isinstance(self.tasks.pool, ClassPool) else [[t] for t in tasks]
         )
-        x = experiment.splits.train.x  # with the statistics of the training tasks
-        return [dataclasses.replace(self.tasks.subset(group), x=x) for group in groups]
+        train = experiment.splits.train
+        scaled = {"x": train.x}  # with the statistics of the training tasks
+        if isinstance(train, RegressionPool):
+            scaled["y"] = train.y
+        return [
+            dataclasses.replace(self.tasks.subset(group), **scaled) for group in groups
+        ]
 
     def run(self, fit: Fit) -> dict[int, np.ndarray]:
         """Train, and return the scores `[tasks, episodes]` of each held-out fold."""
