@@ -16,10 +16,10 @@ Examples, from the root of the project:
   Learners, strategies, backbones, datasets and configs:
     python -m experiments.run --list
 
-The run writes config.json, metrics.jsonl, tensorboard/, checkpoints/ and results.json
-into the work directory. The same command resumes an interrupted run and skips a
-finished one. The user's cache directory keeps compiled programs for the next start
-(`--config.compilation_cache=off` to disable it).
+The run writes config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and
+report.html into the work directory. The same command resumes an interrupted run and
+skips a finished one. The user's cache directory keeps compiled programs for the next
+start (`--config.compilation_cache=off` to disable it).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ml_collections import config_flags
 
 from experiments import cli
 from experiments.side_by_side import run_side_by_side
-from mlti_jax import parallel
+from mlti_jax import parallel, report
 from mlti_jax._internal.command_line import DATA_DIR
 from mlti_jax._internal.processes import stop_with_parent
 from mlti_jax.errors import InputError
@@ -62,8 +62,10 @@ def main() -> None:
     if config.get("compare"):
         run_side_by_side(config, workdir, DATA_DIR.value)
     else:
-        result = train_and_evaluate(build(config, DATA_DIR.value), workdir)
+        experiment = build(config, DATA_DIR.value)
+        result = train_and_evaluate(experiment, workdir)
         print(summary(result))
+        report.write_run(experiment, result, workdir)
 
 
 if __name__ == "__main__":

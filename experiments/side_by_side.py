@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from mlti_jax import plotting
+from mlti_jax import plotting, report
 from mlti_jax._internal.progress import say, without_repeats
 from mlti_jax._internal.storage import write_json
 from mlti_jax.errors import InputError
@@ -22,7 +22,7 @@ def run_side_by_side(
     """Run every strategy of `config.compare` in its own work directory.
 
     All start from the same network and use the same data and test tasks. Writes
-    `comparison.json` and plots into `workdir`, beside the runs.
+    `comparison.json`, plots and `report.html` into `workdir`, beside the runs.
 
     Returns:
       The content of `comparison.json`: `results` of each strategy, and the paired
@@ -41,6 +41,7 @@ def run_side_by_side(
         for name, experiment in experiments.items():
             say(f"--- {name}")
             results[name] = train_and_evaluate(experiment, folder / name)
+            report.write_run(experiment, results[name], folder / name)
     first = config.compare[0]
     differences = {}
     print(f"\n{_title(results[first])}\n")
@@ -59,6 +60,7 @@ def run_side_by_side(
     write_json(folder / "comparison.json", comparison)
     plots = _plot(experiments, folder)
     print("\nplots: " + ", ".join(str(path) for path in plots))
+    report.write_comparison(experiments, results, folder)
     return comparison
 
 

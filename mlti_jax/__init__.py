@@ -16,6 +16,7 @@ from mlti_jax import learners as learners
 from mlti_jax import ops as ops
 from mlti_jax import parallel as parallel
 from mlti_jax import plotting as plotting
+from mlti_jax import report as report
 from mlti_jax import strategies as strategies
 from mlti_jax import theory as theory
 from mlti_jax import training as training
@@ -41,6 +42,7 @@ __all__ = [
     "ops",
     "parallel",
     "plotting",
+    "report",
     "select",
     "strategies",
     "theory",

@@ -20,10 +20,11 @@ from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure
 from mlti_jax.data import sample_task
 from mlti_jax.data._pools import Pool
 from mlti_jax.errors import InputError
+from mlti_jax.strategies import Strategy
 from mlti_jax.strategies._base import repeat_support
-from mlti_jax.training import Experiment
+from mlti_jax.training import Episode, Experiment
 from mlti_jax.training import _metrics as metrics
-from mlti_jax.types import Array
+from mlti_jax.types import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,8 +61,8 @@ def interpolated_tasks(
       InputError: if the strategy does not transform tasks, if the inputs are not
         images, or if matplotlib is not installed.
     """
-    transform, pool = experiment.strategy.transform, experiment.splits.train
-    if transform is None:
+    pool = experiment.splits.train
+    if experiment.strategy.transform is None:
         raise InputError(
             f"strategy {experiment.strategy.name!r} leaves tasks as they are drawn;"
             " choose one that interpolates them, such as 'mlti'"
@@ -71,27 +72,46 @@ def interpolated_tasks(
             f"the training pool has inputs of shape {np.shape(pool.x)}; expected"
             " images [N, height, width, channels]"
         )
-    key_tasks, key_mix = jax.random.split(jax.random.key(seed))
-    episode = experiment.episode._asdict()
-
-    @jax.jit
-    def draw(pool: Pool) -> tuple[Array, Array]:
-        keys = jax.random.split(key_tasks, rows)
-        tasks = jax.vmap(lambda key: sample_task(pool, key, **episode))(keys)
-        mixed = repeat_support(transform(tasks, key_mix, rows))
-        return tasks.support.x, mixed.support.x[:, 0]
-
+    tasks, changed = _draw_tasks(
+        pool, experiment.strategy, experiment.episode, rows, seed
+    )
+    sets = (tasks.support.x, changed.support.x)
     titles = ("tasks of a meta-batch", f"interpolated ({experiment.strategy.name})")
     fig = new_figure(7.0, 0.42 * rows + 0.35)
     axes = fig.subplots(rows, 2, squeeze=False)
-    for column, (title, sets) in enumerate(zip(titles, draw(pool), strict=True)):
+    for column, (title, images_of) in enumerate(zip(titles, sets, strict=True)):
         axes[0, column].set_title(title, fontsize=9)
         for row in range(rows):
-            images = np.asarray(sets[row][:_IMAGES_PER_TASK])
+            images = np.asarray(images_of[row][:_IMAGES_PER_TASK])
             axes[row, column].imshow(_side_by_side(images))
             axes[row, column].set_axis_off()
     fig.tight_layout(pad=0.3, w_pad=1.2, h_pad=0.3)
     return _saved(fig, path)
+
+
+def _draw_tasks(
+    pool: Pool, strategy: Strategy, episode: Episode, number: int, seed: int = 0
+) -> tuple[Task, Task]:
+    """Draw a meta-batch of tasks, and the same as a strategy changes it at the input.
+
+    Returns:
+      Two tasks with leading axis `[number]`, of a strategy that
+      makes several versions of a task, the first. Both are the same without a
+      `transform`.
+    """
+    key_tasks, key_mix = jax.random.split(jax.random.key(seed))
+    transform = strategy.transform
+
+    @jax.jit
+    def draw(pool: Pool) -> tuple[Task, Task]:
+        keys = jax.random.split(key_tasks, number)
+        tasks = jax.vmap(lambda key: sample_task(pool, key, **episode._asdict()))(keys)
+        if transform is None:
+            return tasks, tasks
+        changed = repeat_support(transform(tasks, key_mix, number))
+        return tasks, jax.tree.map(lambda leaf: leaf[:, 0], changed)
+
+    return draw(pool)
 
 
 def learning_curves(

@@ -13,6 +13,7 @@ OPTIONAL = (
     "PIL",
     "anndata",
     "array_record",
+    "jinja2",
     "matplotlib",
     "mlxtend",
     "pandas",
@@ -36,6 +37,7 @@ CASES = {
     "data.from_folder('images', size=8)": ("PIL", "own"),
     "backbones.word_mean()": ("safetensors", "text"),
     "plotting.learning_curves({'run': 'run'})": ("matplotlib", "plot"),
+    "report.write_page(report.Page('title', ()), 'page.html')": ("jinja2", "plot"),
 }
 PROGRAM = f"""
 import importlib.abc
@@ -50,7 +52,7 @@ class Missing(importlib.abc.MetaPathFinder):
 
 
 sys.meta_path.insert(0, Missing())
-from mlti_jax import backbones, data, plotting
+from mlti_jax import backbones, data, plotting, report
 
 messages = {{}}
 for call in {list(CASES)!r}:

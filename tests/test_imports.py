@@ -18,6 +18,7 @@ LAYERS = (
     ("strategies",),
     ("training",),
     ("plotting",),
+    ("report",),
     ("api",),
     ("",),  # mlti_jax itself
 )
@@ -27,6 +28,7 @@ FAMILIES = sorted(
 HEAVY = (
     "PIL",
     "anndata",
+    "jinja2",
     "matplotlib",
     "mlxtend",
     "pandas",

@@ -125,7 +125,13 @@ def format_metric(name: str, value: float) -> str:
     """Format a metric with its name; accuracy as a percentage."""
     if name == "accuracy":
         return f"accuracy {100 * value:.2f} %"
-    return f"{name} {value:.4f}"
+    return f"{name} {value:{number_format(value)}}"
+
+
+def number_format(*values: float) -> str:
+    """Return a format for numbers in any unit: four decimals, or four digits."""
+    largest = max(map(abs, values))
+    return ".4f" if largest == 0 or 0.01 <= largest < 1e6 else ".4g"
 
 
 @contextlib.contextmanager

@@ -11,9 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import optax
 
-from mlti_jax import parallel
+from mlti_jax import parallel, report
 from mlti_jax._internal.checks import check_range
-from mlti_jax._internal.progress import say, silence, without_repeats
+from mlti_jax._internal.progress import (
+    number_format,
+    say,
+    silence,
+    without_repeats,
+)
 from mlti_jax.api._fit import as_splits, fit
 from mlti_jax.api._model import FittedLearner
 from mlti_jax.data import Splits
@@ -110,10 +115,9 @@ class Comparison:
         found = self.differences[name]
         text = format_interval(metric, found.mean, found.ci95, sign="+")
         if len(found.per_seed) > 1:
-            percent = metric == "accuracy"
-            std = (
-                f"{100 * found.seed_std:.2f} %" if percent else f"{found.seed_std:.4f}"
-            )
+            std = f"{found.seed_std:{number_format(found.mean, found.ci95)}}"
+            if metric == "accuracy":
+                std = f"{100 * found.seed_std:.2f} %"
             text += f" (standard deviation over seeds {std})"
         return f"{text} against {first}"
 
@@ -165,9 +169,9 @@ def compare(
       steps: number of meta-training steps of each run.
       seed: first seed of initialization and training, the same for all strategies.
       seeds: number of runs of each strategy, with the seeds `seed`, `seed + 1`, ...
-      workdir: directory with the work directory of each strategy, `<strategy>` for the
-        first seed and `<strategy>/seed<number>` for the others, in which interrupted
-        runs resume; None keeps everything in memory.
+      workdir: directory for `report.html` and the work directory of each strategy,
+        `<strategy>` for the first seed and `<strategy>/seed<number>` for the others, in
+        which interrupted runs resume; None keeps everything in memory.
       verbose: whether to print choices, progress and results.
       overrides: fields of the config by name, as in `fit`.
     """
@@ -213,7 +217,34 @@ def compare(
     comparison = Comparison(runs, differences)
     if verbose:
         print(comparison.verdict)
+    if workdir is not None:
+        with silence(not verbose):
+            _write_report(comparison, workdir)
     return comparison
+
+
+def _write_report(comparison: Comparison, workdir: str | pathlib.Path) -> None:
+    """Write `report.html` of the means over seeds."""
+    results = {}
+    for name, learners in comparison.runs.items():
+        values = _per_task(learners).mean(axis=0)
+        mean, ci95 = mean_and_interval(values)
+        results[name] = {
+            **learners[0].result,
+            "mean": mean,
+            "ci95": ci95,
+            "per_task": values.tolist(),
+        }
+    report.write_comparison(
+        comparison.learners,
+        results,
+        workdir,
+        verdicts={
+            name: (found.mean, found.ci95, found.verdict)
+            for name, found in comparison.differences.items()
+        },
+        runs=len(next(iter(comparison.runs.values()))),
+    )
 
 
 def _check_seeds(seed: int, seeds: int, overrides: Mapping[str, Any] | None) -> None:

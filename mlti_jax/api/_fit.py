@@ -12,7 +12,7 @@ import optax
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from mlti_jax import data, parallel
+from mlti_jax import data, parallel, report
 from mlti_jax._internal.checks import check_range
 from mlti_jax._internal.progress import silence
 from mlti_jax.api._calibration import Calibration, calibrate
@@ -69,8 +69,8 @@ def fit(
       shots: support samples per class; None: five, or half of the smallest class.
       steps: number of meta-training steps.
       seed: seed of initialization and training.
-      workdir: work directory, in which an interrupted run resumes; None keeps
-        everything in memory.
+      workdir: work directory, in which an interrupted run resumes, and for
+        `report.html`; None keeps everything in memory.
       verbose: whether to print choices, progress and results.
       overrides: fields of the config by name, `{"train.learning_rate": 1e-4}`; they
         take precedence over the arguments above. (`compilation_cache` is a setting of
@@ -113,6 +113,13 @@ def fit(
         if verbose:
             print(summary(result))
             print(describe_calibration(fitted))
+        report.write_run(
+            experiment,
+            result,
+            workdir,
+            variables=variables,
+            calibration=fitted.calibration,
+        )
         return fitted
 
 

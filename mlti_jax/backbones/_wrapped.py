@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mlti_jax._internal.checks import first_few
 from mlti_jax.backbones._stack import Context
@@ -132,7 +133,7 @@ def no_padding(name: str) -> InputError:
 def check_output(name: str, h: PyTree, out: Any) -> None:
     """Raise `InputError` unless `out` is one real array `[N, ...]` for N samples."""
     samples = jax.tree.leaves(h)[0].shape[0]
-    if not isinstance(out, jax.Array):
+    if not isinstance(out, jax.Array | np.ndarray):
         raise InputError(
             f"{name} returns {type(out).__name__}; expected one array [N, ...] for N "
             "samples. Return the features alone"

@@ -58,8 +58,8 @@ class NnxLayer(WrappedLayer):
         made = nnx.eval_shape(lambda: module(rngs=nnx.Rngs(0)))
         if not isinstance(made, nnx.Module):
             raise InputError(
-                f"the network is a function of rngs that returns "
-                f"{type(made).__name__}; expected an nnx.Module"
+                "the network is a function of rngs that does not return a module; "
+                "expected an nnx.Module"
             )
         graph, *_, streams = _split(made)
         return cls(type(made).__name__, hashable(graph), streams, hashable(module))

@@ -39,6 +39,22 @@ class QueryOutputs(NamedTuple):
     labels: np.ndarray
 
 
+class TaskOutputs(NamedTuple):
+    """Outputs for the queries of one task.
+
+    Attributes:
+      outputs: `[N_q, C]`, logits or predictions.
+      labels: `[N_q, C]`, one-hot labels or targets.
+      domain: id of the task's source.
+      groups: `[C]`, the pool's groups that are the classes of the task.
+    """
+
+    outputs: np.ndarray
+    labels: np.ndarray
+    domain: int
+    groups: np.ndarray
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
     """Evaluates a method on tasks that are fixed by a key.
@@ -167,14 +183,29 @@ class Evaluator:
         self, variables: Variables, pool: Pool, key: Array, num_tasks: int
     ) -> QueryOutputs:
         """Compute the outputs for all queries of the tasks `0..num_tasks-1`."""
-        outputs, labels = [], []
+        tasks = list(self.outputs_by_task(variables, pool, key, num_tasks))
+        return QueryOutputs(
+            np.concatenate([task.outputs for task in tasks]),
+            np.concatenate([task.labels for task in tasks]),
+        )
+
+    def outputs_by_task(
+        self, variables: Variables, pool: Pool, key: Array, num_tasks: int
+    ) -> Iterator[TaskOutputs]:
+        """Yield the outputs of each of the tasks `0..num_tasks-1`, without padding."""
         for tasks, aux, number in self._passes(variables, pool, key, num_tasks):
             counts = np.ones(tasks.query.y.shape[:2], bool)
             if tasks.query.weight is not None:
                 counts = np.asarray(tasks.query.weight) > 0
-            outputs.append(np.asarray(aux.outputs)[:number][counts[:number]])
-            labels.append(np.asarray(tasks.query.y)[:number][counts[:number]])
-        return QueryOutputs(np.concatenate(outputs), np.concatenate(labels))
+            outputs, labels = np.asarray(aux.outputs), np.asarray(tasks.query.y)
+            domains, groups = np.asarray(tasks.domain), np.asarray(tasks.groups)
+            for i in range(number):
+                yield TaskOutputs(
+                    outputs[i][counts[i]],
+                    labels[i][counts[i]],
+                    int(domains[i]),
+                    groups[i],
+                )
 
     def _passes(
         self, variables: Variables, pool: Pool, key: Array, num_tasks: int
@@ -193,6 +224,22 @@ class Evaluator:
             drawn = self._draw(pool, key, jnp.arange(at_once) + start)
             aux = self._losses(variables, drawn, layer)
             yield drawn[0], aux, min(at_once, num_tasks - start)
+
+
+def task_sources(
+    pool: Pool, key: Array, episode: Episode, num_tasks: int
+) -> np.ndarray:
+    """Return the ids of the domains `[num_tasks]` of an `Evaluator`'s tasks."""
+
+    @jax.jit  # which drops the samples
+    def draw(pool: Pool) -> Array:
+        def domain(index: Array) -> Array:
+            key_task, _ = jax.random.split(jax.random.fold_in(key, index))
+            return sample_task(pool, key_task, **episode._asdict()).domain
+
+        return jax.lax.map(domain, jnp.arange(num_tasks))
+
+    return np.asarray(draw(pool))
 
 
 def mean_and_interval(values: np.ndarray) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from mlti_jax._internal.progress import say
+from mlti_jax._internal.progress import number_format, say
 from mlti_jax._internal.storage import (
     make_folder,
     read_regular,
@@ -153,7 +153,8 @@ def format_interval(metric: str, mean: float, ci95: float, sign: str = "") -> st
     """Return `mean +- ci95`, accuracy in percent; `sign="+"` for differences."""
     if metric == "accuracy":
         return f"{100 * mean:{sign}.2f} +- {100 * ci95:.2f} %"
-    return f"{mean:{sign}.4f} +- {ci95:.4f}"
+    form = number_format(mean, ci95)
+    return f"{mean:{sign}{form}} +- {ci95:{form}}"
 
 
 def summary(result: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -10,7 +12,10 @@ import scipy.stats
 import mlti_jax
 from mlti_jax.api import Comparison
 from mlti_jax.api._compare import crossed_interval, difference
-from mlti_jax.errors import InputError
+from mlti_jax.data import from_arrays
+from mlti_jax.errors import InputError, Interrupted
+from mlti_jax.training import Evaluator
+from mlti_jax.training._metrics import format_interval
 from tests.support.api_cases import SMALL, domain_splits, fitted
 
 SMALLER = {**SMALL, "eval.num_tasks": 6}
@@ -92,6 +97,49 @@ def test_seeds_are_runs_of_their_own(tmp_path, capsys):
     np.testing.assert_allclose(found.per_seed, per_seed)
     assert found.mean == pytest.approx(per_seed.mean())
     assert found.seed_std == pytest.approx(np.abs(np.diff(per_seed))[0] / np.sqrt(2))
+
+
+@pytest.mark.slow
+def test_an_interrupted_comparison_resumes(tmp_path, monkeypatch):
+    """Stopped in the run of the second seed: the same results, bit for bit."""
+    rng = np.random.default_rng(0)
+    tasks = {
+        str(i): (rng.normal(size=(20, 3)), 100 + 5 * rng.normal(size=20))
+        for i in range(6)
+    }
+    splits = from_arrays(tasks, validation=["0"], test=["1", "2"])
+    overrides = {
+        **SMALLER,
+        **{"eval.every": 2, "train.checkpoint_every": 2},
+        **{"learner.anil.steps": 1, "learner.anil.eval_steps": 1},
+    }
+
+    def run(folder):
+        return mlti_jax.compare(
+            *(splits, ("vanilla", "mlti")),
+            learner="anil",
+            **{"steps": 4, "shots": 3, "seeds": 2, "verbose": False},
+            **{"workdir": tmp_path / folder, "overrides": overrides},
+        )
+
+    whole = run("whole")
+    evaluate, calls = Evaluator.__call__, []
+
+    def interrupted(self, *args):
+        calls.append(self)
+        if len(calls) == 7:  # each run validates at steps 2 and 4, and is tested
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, *args)
+
+    monkeypatch.setattr(Evaluator, "__call__", interrupted)
+    with pytest.raises(Interrupted):
+        run("broken")
+    assert not (tmp_path / "broken" / "vanilla" / "seed1" / "results.json").exists()
+    resumed = run("broken")
+    for name in ("vanilla", "mlti"):
+        results = [[m.result for m in c.runs[name]] for c in (whole, resumed)]
+        assert results[0] == results[1]
+    assert resumed.differences == whole.differences
 
 
 def _result(folder):
@@ -190,6 +238,20 @@ def test_verdict(first, second, metric, verdict):
     line = Comparison({"vanilla": one, "mlti": two}, {"mlti": found}).verdict
     separator = ":" if verdict.startswith("no") else ""
     assert line.startswith(f"mlti{separator} {verdict} ({metric}")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((0.5, 0.25), "0.5000 +- 0.2500"),
+        ((4622.35, 279.486), "4622.3500 +- 279.4860"),
+        ((3.25e-9, 1e-10), "3.25e-09 +- 1e-10"),
+        ((2.5e9, 3e7), "2.5e+09 +- 3e+07"),
+        ((0.0, 0.0), "0.0000 +- 0.0000"),
+    ],
+)
+def test_errors_in_any_unit_are_readable(values, text):
+    assert format_interval("mse", *values) == text
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ class Network(nn.Module):
 
 
 def probabilities(fitted):
-    x, y, query, _ = task(NAMES, shots=3)
-    return fitted.adapt(x, y).predict_proba(query)
+    support, (query, _) = task(NAMES, shots=3)
+    return fitted.adapt(*support).predict_proba(query)
 
 
 @pytest.fixture(scope="module")
