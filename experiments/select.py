@@ -15,9 +15,10 @@ strategy. All tasks of the dataset are used: those for training, validation and 
 With a time as budget, the number of training steps is chosen from the measured speed,
 up to `train.steps` of the config.
 
-Writes the scores of every training run, selection.json, selection.png and the winner,
-trained on all tasks (learner/, see `mlti_jax.load`), into the work directory. The same
-command resumes an interrupted selection. Python programs call `mlti_jax.select`.
+Writes the scores of every training run, selection.json, selection.png, report.html and
+the winner, trained on all tasks (learner/, see `mlti_jax.load`), into the work
+directory. The same command resumes an interrupted selection. Python programs call
+`mlti_jax.select`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def select(
       episodes: test episodes for each held-out task (for each fold, if tasks are drawn
         from classes).
       workdir: directory in which an interrupted selection resumes, with the scores of
-        all training runs, `selection.json`, `selection.png` and the fitted learner;
+        all training runs, `selection.json`, `selection.png`, `report.html` and the
+        fitted learner;
         None keeps everything in memory.
       verbose: whether to print the plan, progress and the result.
       **fit_arguments: arguments of `fit` for all candidates: `ways`, `shots`, `steps`,

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure, style_axes
 from mlti_jax.api._bootstrap import (
@@ -21,6 +21,10 @@ from mlti_jax.api._bootstrap import (
 )
 from mlti_jax.api._halving import Search, Searcher
 from mlti_jax.api._model import FittedLearner
+from mlti_jax.report import Page, Picture, Section, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class CandidateResult(NamedTuple):
@@ -125,7 +129,21 @@ class Selection:
         )
 
     def __str__(self) -> str:
-        rows = [("candidate", self.metric, f"against {self.reference}", "")]
+        rows = self._rows()
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        table = "\n".join(
+            "  ".join(
+                f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)
+            ).rstrip()
+            for row in rows
+        )
+        return f"{table}\n{self.conclusion}"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """Return the cells of the table, with a header."""
+        rows: list[tuple[str, ...]] = [
+            ("candidate", self.metric, f"against {self.reference}", "")
+        ]
         for name, result in self.candidates.items():
             difference, verdict = "", "reference"
             if result.comparison is not None:
@@ -137,14 +155,7 @@ class Selection:
             rows.append(
                 (f"{marker}{name}", self._format(result.score), difference, verdict)
             )
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        table = "\n".join(
-            "  ".join(
-                f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)
-            ).rstrip()
-            for row in rows
-        )
-        return f"{table}\n{self.conclusion}"
+        return rows
 
     def __repr__(self) -> str:
         return (
@@ -156,6 +167,9 @@ class Selection:
         if self.metric == "accuracy":
             return f"{100 * value.mean:{sign}.2f} +- {100 * value.half_width:.2f} %"
         return f"{value.mean:{sign}.4f} +- {value.half_width:.4f}"
+
+    def _format_mean(self, mean: float) -> str:
+        return f"{100 * mean:.1f} %" if self.metric == "accuracy" else f"{mean:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers as plain values, as in `selection.json`."""
@@ -197,8 +211,17 @@ class Selection:
         Args:
           path: the file to write, such as `selection.png`.
         """
+        fig = new_figure(COLUMN_WIDTH, self._height)
+        self._draw(fig)
+        fig.tight_layout()
+        fig.savefig(pathlib.Path(path), dpi=150)
+
+    @property
+    def _height(self) -> float:
+        return 0.9 + 0.3 * len(self.candidates)
+
+    def _draw(self, fig: Figure) -> None:
         scale, unit = (100, " (points)") if self.metric == "accuracy" else (1, "")
-        fig = new_figure(COLUMN_WIDTH, 0.9 + 0.3 * len(self.candidates))
         axes = fig.subplots(squeeze=False)
         axis = axes[0, 0]
         axis.axvline(0, color="#999999", linewidth=0.8, zorder=0)
@@ -229,8 +252,51 @@ class Selection:
         better = "" if self.metric == "accuracy" else ", lower is better"
         axis.set_xlabel(f"{self.metric} against {self.reference}{unit}{better}")
         style_axes(axes)
-        fig.tight_layout()
-        fig.savefig(pathlib.Path(path), dpi=150)
+
+    def page(self) -> Page:
+        """Return the page of `report.html`: table, figure, folds."""
+        rows = tuple(tuple(cell.strip() for cell in row) for row in self._rows())
+        scores = tuple(
+            (name, *(self._format_mean(mean) for mean in result.fold_means))
+            for name, result in self.candidates.items()
+        )
+        names = tuple(", ".join(fold) for fold in self.folds)
+        facts = [("chosen", self.winner), ("reference", self.reference)]
+        if self.estimate is not None:
+            facts.append(
+                (f"{self.metric} on new tasks", self._format(self.estimate.score))
+            )
+        return Page(
+            "Selection by cross-validation",
+            (
+                Section(
+                    "Candidates",
+                    (
+                        *self.conclusion.splitlines(),
+                        Table(rows[0], rows[1:]),
+                        Picture(
+                            self._draw,
+                            f"differences from {self.reference}",
+                            "Paired differences with intervals that hold together at "
+                            "95 %; an open circle was stopped early.",
+                            (COLUMN_WIDTH, self._height),
+                        ),
+                    ),
+                ),
+                Section(
+                    "Folds",
+                    (
+                        Table(
+                            ("candidate", *names),
+                            scores,
+                            f"Mean {self.metric} on each held-out fold.",
+                        ),
+                    ),
+                ),
+            ),
+            subtitle=f"{len(self.folds)} folds, {self.steps} steps, {self.fits} fits",
+            facts=tuple(facts),
+        )
 
 
 def candidate_results(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import pathlib
@@ -42,11 +41,13 @@ from mlti_jax.api._selection import (
 from mlti_jax.api._serialization import MANIFEST
 from mlti_jax.api._trainer import Fit, Trainer, check_metric, higher_is_better
 from mlti_jax.errors import InputError, Interrupted
+from mlti_jax.report import write_page
 
 # Share of samples that occur in several tasks, from which a warning is printed.
 _REPEATED = 0.01
 
 STATE, RESULT, FIGURE = "select.json", "selection.json", "selection.png"
+REPORT = "report.html"
 
 # Runs fits, in any order and perhaps in several processes.
 Execute = Callable[[Trainer, list[Fit]], Iterable[tuple[Fit, Found]]]
@@ -186,8 +187,11 @@ class SelectionRun:
         )
         if folder is not None:
             write_json(folder / RESULT, selection.to_dict(), seal=True)
-            with contextlib.suppress(InputError):  # without matplotlib
+            try:
                 selection.plot(folder / FIGURE)
+                write_page(selection.page(), folder / REPORT)
+            except InputError as error:  # without Matplotlib or Jinja
+                say(f"no figure and no report: {error}")
         return selection
 
     # -------------------------------------------------------------------------- plan
