@@ -72,8 +72,7 @@ def select(
         from classes).
       workdir: directory in which an interrupted selection resumes, with the scores of
         all training runs, `selection.json`, `selection.png`, `report.html` and the
-        fitted learner;
-        None keeps everything in memory.
+        fitted learner; None keeps everything in memory.
       verbose: whether to print the plan, progress and the result.
       **fit_arguments: arguments of `fit` for all candidates: `ways`, `shots`, `steps`,
         `seed`, `network`, `optimizer`, `adapted`, `overrides`.
