@@ -1,7 +1,7 @@
 """Meta-learning with few training tasks, in JAX.
 
-The high-level interface is `fit`, `compare` and `load`. Everything they use is a pure
-function or a small frozen dataclass in one of the modules below.
+The high-level interface is `fit`, `compare`, `select` and `load`. Everything they use
+is a pure function or a small frozen dataclass in one of the modules below.
 """
 
 # First, since the other imports are slow and may be interrupted.
@@ -25,6 +25,7 @@ from mlti_jax._version import __version__ as __version__
 from mlti_jax.api import compare as compare
 from mlti_jax.api import fit as fit
 from mlti_jax.api import load as load
+from mlti_jax.api import select as select
 
 __all__ = [
     "__version__",
@@ -42,6 +43,7 @@ __all__ = [
     "parallel",
     "plotting",
     "report",
+    "select",
     "strategies",
     "theory",
     "training",

@@ -99,7 +99,8 @@ def test_readme_commands_are_one_line_each():
 
 
 def slow_if_training(page: pathlib.Path):
-    training = "mlti_jax.fit(" in page.read_text()
+    text = page.read_text()
+    training = "mlti_jax.fit(" in text or "mlti_jax.select(" in text
     return pytest.param(
         page, id=page.stem, marks=[pytest.mark.slow] if training else []
     )

@@ -57,7 +57,7 @@ def test_public_names_have_docstrings(name):
 
 
 def test_high_level_functions_are_exported_twice():
-    for name in ("compare", "fit", "load"):
+    for name in ("compare", "fit", "load", "select"):
         assert getattr(mlti_jax, name) is getattr(mlti_jax.api, name)
 
 

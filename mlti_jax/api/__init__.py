@@ -18,15 +18,21 @@ from mlti_jax.api._model import (
     FittedLearner,
     load,
 )
+from mlti_jax.api._select import select
+from mlti_jax.api._selection import CandidateResult, NestedEstimate, Selection
 
 __all__ = [
     "AdaptedModel",
     "Calibration",
+    "CandidateResult",
     "Comparison",
     "Difference",
     "Evaluation",
     "FittedLearner",
+    "NestedEstimate",
+    "Selection",
     "compare",
     "fit",
     "load",
+    "select",
 ]

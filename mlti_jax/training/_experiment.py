@@ -45,6 +45,8 @@ _LARGEST = 2**32 - 1
 # Purposes of randomness; each is folded into its own key.
 INIT, TRAIN = 0, 1
 VALIDATION, TEST = 0, 1
+# Without `jit`, its loop would be compiled at each call.
+_sample_task = jax.jit(data.sample_task, static_argnames=("ways", "shots", "queries"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Experiment:
 
     def sample_task(self) -> Task:
         """Return a training task, always the same one."""
-        return data.sample_task(
+        return _sample_task(
             self.splits.train, jax.random.key(0), **self.episode._asdict()
         )
 

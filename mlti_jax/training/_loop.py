@@ -28,7 +28,7 @@ from mlti_jax.training._checkpoints import (
 from mlti_jax.training._evaluation import mean_and_interval
 from mlti_jax.training._experiment import TEST, TRAIN, VALIDATION, Experiment
 from mlti_jax.training._metrics import MetricsWriter
-from mlti_jax.training._step import TrainState, make_run_steps
+from mlti_jax.training._step import TrainState, cached_run_steps
 from mlti_jax.training._workdir import (
     RESULT,
     check_config,
@@ -218,8 +218,8 @@ class _Run:
 
     def _train(self) -> None:
         experiment, config = self.experiment, self.experiment.config
-        run_steps = make_run_steps(
-            experiment.learner,
+        run_steps = cached_run_steps(
+            experiment.learner,  # type: ignore[arg-type]  # frozen, so hashable
             experiment.strategy,
             experiment.optimiser,
             experiment.episode,

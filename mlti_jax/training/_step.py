@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -252,3 +253,8 @@ def make_run_steps(
     return jax.jit(
         run, donate_argnums=0, in_shardings=everywhere, out_shardings=everywhere
     )
+
+
+# For several runs of the same parts, such as the folds of a cross-validation: all of
+# them use the programs that the first one compiled.
+cached_run_steps = functools.lru_cache(maxsize=64)(make_run_steps)
