@@ -21,8 +21,6 @@ import importlib
 import itertools
 import math
 import pathlib
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +30,6 @@ import jax
 import numpy as np
 from absl import flags, logging
 
-import mlti_jax
 from experiments import cli
 from experiments.tables.formats import Section
 from experiments.tables.jobs import matches, no_match
@@ -43,6 +40,7 @@ from mlti_jax._internal.figures import new_figure
 from mlti_jax._internal.progress import Progress, format_metric, say, stop_signal
 from mlti_jax._internal.storage import make_folder, read_json, write_json
 from mlti_jax.errors import InputError
+from mlti_jax.report._repeat import versions
 from mlti_jax.training import Experiment, build, make_run_steps, paired_difference
 from mlti_jax.training._evaluation import mean_and_interval
 from mlti_jax.training._experiment import INIT, TEST, TRAIN, VALIDATION
@@ -249,29 +247,10 @@ def record(
         "steps": CASES[training.case].steps,
         "metric": experiment.learner.objective.metric_name,
         "checksums": experiment.data_facts()["checksums"],
-        "revision": revision(),
-        "versions": {
-            "mlti_jax": mlti_jax.__version__,
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
         "seconds": round(time.monotonic() - start, 1),
         "variants": found,
     }
-
-
-def revision() -> str | None:
-    """Return the revision of the checkout, with `+` if files are changed."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", *words], capture_output=True, text=True, cwd=FOLDER.parents[1]
-        )
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    found = git("rev-parse", "--short=12", "HEAD")
-    changed = git("status", "--porcelain", "--", "*.py")
-    return f"{found}{'+' if changed else ''}" if found else None
 
 
 # -------------------------------------------------------------------------- showing

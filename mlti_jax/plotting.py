@@ -11,6 +11,7 @@ import itertools
 import os
 import pathlib
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["interpolated_tasks", "learning_curves"]
 
+_COMPILE_FAST: dict[str, bool | int] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
 _IMAGES_PER_TASK = 10
 _DPI = 150
 
@@ -102,7 +107,8 @@ def _draw_tasks(
     key_tasks, key_mix = jax.random.split(jax.random.key(seed))
     transform = strategy.transform
 
-    @jax.jit
+    # Runs once, so compiling fast matters more than running fast.
+    @partial(jax.jit, compiler_options=_COMPILE_FAST)
     def draw(pool: Pool) -> tuple[Task, Task]:
         keys = jax.random.split(key_tasks, number)
         tasks = jax.vmap(lambda key: sample_task(pool, key, **episode._asdict()))(keys)

@@ -89,7 +89,7 @@ def run_page(
     parts = [
         sections.result_section(config, pool, result, tasks),
         sections.curves_section({result["strategy"]: folder}, metric),
-        sections.predictions_section(tasks, pool),
+        sections.predictions_section(tasks, splits),
     ]
     if splits.setting != "regression":
         why_not = _why_not_calibrated(splits)

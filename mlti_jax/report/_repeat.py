@@ -16,6 +16,7 @@ import jax
 from mlti_jax._version import __version__
 from mlti_jax.strategies._registry import parse
 from mlti_jax.training._config import base_config, flat_fields
+from mlti_jax.training._optimizer import CUSTOM
 
 _LIBRARIES = ("jax", "jaxlib", "optax", "flax", "numpy")
 _COMMANDS = "experiments."  # the modules that are commands
@@ -95,10 +96,18 @@ def call(config: Any, function: str = "fit", arguments: str = "") -> str:
         and (name.startswith(_CHOSEN) or value != default.get(name))
         and not (function == "compare" and name == "strategy.name")
     }
+    about = "# tasks: the data, as described above\n"
+    for field, argument in (
+        ("backbone.name", "network"),
+        ("train.optimizer.name", "optimizer"),
+    ):
+        if fields[field] == CUSTOM:  # an object, which a config cannot describe
+            del given[field]
+            about += f"# {argument}: your own, as in this run\n"
+            arguments += f", {argument}={argument}"
     lines = "".join(f"    {name!r}: {value!r},\n" for name, value in given.items())
     return (
-        "# tasks: the data, as described above\n"
-        f"overrides = {{\n{lines}}}\n"
+        f"{about}overrides = {{\n{lines}}}\n"
         f"mlti_jax.{function}(tasks{arguments}, overrides=overrides, workdir=...)"
     )
 

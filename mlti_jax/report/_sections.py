@@ -190,11 +190,15 @@ def _bin_rows(diagram: statistics.Reliability) -> list[tuple[str, ...]]:
     ]
 
 
-def predictions_section(tasks: Sequence[TaskOutputs], pool: Pool) -> Section:
+def predictions_section(tasks: Sequence[TaskOutputs], splits: Splits) -> Section:
     """Show which classes are confused, or predicted against true values."""
+    pool = splits.test
+    assert pool is not None
     if isinstance(pool, RegressionPool):
         true = np.concatenate([task.labels for task in tasks])
         predicted = np.concatenate([task.outputs for task in tasks])
+        if splits.inputs is not None:  # in the user's units
+            true, predicted = map(splits.inputs.targets.restore, (true, predicted))
         number = true.shape[1]
         pictures = [
             charts.predictions_plot(

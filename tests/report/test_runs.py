@@ -14,9 +14,10 @@ import mlti_jax
 from mlti_jax.api._fit import choose_config
 from mlti_jax.data import DomainPool, Splits, sample_task
 from mlti_jax.errors import Interrupted
-from mlti_jax.report import _repeat, _write
+from mlti_jax.report import _repeat, _sections, _write
 from mlti_jax.strategies._objective import task_context
 from mlti_jax.training import build
+from mlti_jax.training._evaluation import TaskOutputs
 from mlti_jax.training._experiment import TEST
 from tests.support.api_cases import (
     SMALL,
@@ -192,6 +193,33 @@ def test_the_call_repeats_the_config(runs):
         config = choose_config(fit.splits, {"strategy.name": "vanilla"}, overrides)
         again = build(config, splits=fit.splits).config
         assert again.to_json_best_effort() == fit.config.to_json_best_effort()
+
+
+def test_the_call_names_parts_of_the_user(runs):
+    config = runs[0]["classes"].config.copy_and_resolve_references()
+    config.backbone.name = config.train.optimizer.name = "custom"
+    code = _repeat.call(config)
+    assert "network=network, optimizer=optimizer, overrides" in code
+    assert "'custom'" not in code
+
+
+def test_targets_are_shown_in_the_units_of_the_user(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 3)).astype(np.float32)
+    tasks = {f"sensor {i}": (x, 1000 + 50 * x @ rng.normal(size=3)) for i in range(5)}
+    splits = mlti_jax.data.from_arrays(tasks, test=["sensor 1"])
+    shown = []
+    monkeypatch.setattr(
+        "mlti_jax.report._charts.predictions_plot",
+        lambda true, predicted, label: shown.append((true, predicted)),
+    )
+    labels = np.asarray(splits.test.y)
+    outputs = [TaskOutputs(labels - 0.5, labels, None, None)]
+    _sections.predictions_section(outputs, splits)
+    true, predicted = shown[0]
+    np.testing.assert_allclose(true, tasks["sensor 1"][1], rtol=1e-5)
+    trained = np.concatenate([tasks[f"sensor {i}"][1] for i in (0, 2, 3, 4)])
+    np.testing.assert_allclose(true - predicted, 0.5 * trained.std(), rtol=1e-4)
 
 
 def test_the_command_is_that_of_the_process(monkeypatch):
