@@ -8,8 +8,7 @@ Two parts, each with and without a candidate that is better than the reference:
 
 Prints false-alarm rates (the share of selections that call a candidate clearly better
 which is not), power, and the bias of the estimates for new tasks; writes them into
-DIR/select_study.json. The whole study takes about an hour on one CPU core,
-`--part=simulated` a few minutes.
+DIR/select_study.json. Takes about a quarter of an hour on one CPU core.
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ def select(
     `(folds + 1) / 2`.
 
     The same arguments and data give the same result; with a time as budget, the
-    measured speed determines the number of steps, which `workdir` records.
+    measured speed determines the number of steps, which `workdir` records. When a
+    selection resumes, networks and optimizers that are objects are taken for the same
+    as before.
 
     Args:
       tasks: as in `fit`; of `Splits`, all pools together. Samples that were

@@ -2,7 +2,9 @@
 
 import dataclasses
 
+import flax.linen as nn
 import numpy as np
+import optax
 import pytest
 
 import mlti_jax
@@ -437,3 +439,23 @@ def test_other_settings(tasks):
     assert "optimistic" in str(found)
     best = min(found.candidates.values(), key=lambda result: result.score.mean)
     assert found.winner == best.name
+
+
+@pytest.mark.slow
+def test_networks_and_optimizers_of_users(tmp_path):
+    vanilla = {"learner": "protonet", "strategy": "vanilla"}
+    own = {**vanilla, "network": nn.Dense(5), "optimizer": optax.sgd(0.1)}
+    found = mlti_jax.select(
+        binary_tasks(),
+        [vanilla, own],
+        budget=4,
+        episodes=4,
+        nested=False,
+        verbose=False,
+        workdir=tmp_path,
+        overrides=FEW,
+    )
+    name = "protonet:vanilla, network=Dense, optimizer=GradientTransformationExtraArgs"
+    assert list(found.candidates) == ["protonet:vanilla", name]
+    one, other = (result.fold_means for result in found.candidates.values())
+    assert one != other
