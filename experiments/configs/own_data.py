@@ -61,6 +61,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.train.steps = 2_000
     config.train.meta_batch_size = 4
     config.train.learning_rate = 1e-3
+    config.train.ema = 0.995  # averages about a tenth of the steps
 
     config.eval.queries = 10
     config.eval.num_tasks = 600

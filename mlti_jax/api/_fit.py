@@ -29,6 +29,7 @@ from mlti_jax.training._metrics import summary
 
 _SHOTS, _QUERIES = 5, 10  # per class, if the data has enough samples
 _VALIDATIONS = 10  # during a run
+_LARGEST_EMA = 0.999
 
 
 def fit(
@@ -50,7 +51,9 @@ def fit(
     """Meta-train a learner on tasks, test it, and calibrate its probabilities.
 
     Setting, network, interpolation and the size of a task are chosen from the data
-    unless given, and printed. The same config, data, seed and number of devices give
+    unless given, and printed. A moving average of the variables over about a tenth of
+    the steps (at most 1,000) is tested and returned; `{"train.ema": 0.0}` in
+    `overrides` disables it. The same config, data, seed and number of devices give
     the same result as `experiments.run`, bit for bit. If JAX is not in use yet, every
     core of a CPU becomes a device first (see `parallel.use_all_cores`).
 
@@ -272,9 +275,19 @@ def choose_config(
     if isinstance(steps, int):
         check_range("train.steps", steps, 2**31 - 1)
         fields.setdefault("eval.every", max(1, steps // _VALIDATIONS))
+        fields.setdefault("train.ema", default_ema(steps))
     set_fields(config, fields)
     config.lock()
     return config
+
+
+def default_ema(steps: int) -> float:
+    r"""Return the decay of the moving average of the variables for own data.
+
+    A decay d averages about $1 / (1 - d)$ steps: here a tenth of all steps, so that
+    early variables do not count, but at most 1,000.
+    """
+    return round(max(0.0, min(_LARGEST_EMA, 1 - 10 / steps)), 6)
 
 
 def _smallest_group(pool: Any) -> int:

@@ -346,3 +346,14 @@ def test_evaluate_raises_for_samples_of_another_shape():
     other = pool.replace(x=pool.x[:, :5])
     with pytest.raises(InputError, match=r"float32\[5\].*trained on float32\[6\]"):
         fitted("protonet").evaluate(other)
+
+
+@pytest.mark.parametrize(
+    ("steps", "decay"),
+    [(5, 0.0), (20, 0.5), (2000, 0.995), (10**4, 0.999), (10**6, 0.999)],
+)
+def test_the_average_covers_a_tenth_of_the_steps(steps, decay):
+    config = choose_config(domain_splits(), {"train.steps": steps}, {})
+    assert config.train.ema == decay
+    config = choose_config(domain_splits(), {"train.steps": steps}, {"train.ema": 0.25})
+    assert config.train.ema == 0.25

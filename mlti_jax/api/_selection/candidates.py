@@ -16,6 +16,7 @@ from mlti_jax.errors import InputError
 from mlti_jax.learners._registry import FAMILIES, LEARNERS
 from mlti_jax.strategies._registry import check_applicable, parse
 from mlti_jax.training import build
+from mlti_jax.training._config import flat_fields
 
 # Of `fit`, but not of a single candidate.
 _SHARED = ("tasks", "workdir", "verbose", "steps")
@@ -37,11 +38,14 @@ class Candidate:
       name: its name in tables.
       config: all settings; seed and number of steps are set for each training run.
       parts: further arguments of `build`, such as a network of the user's.
+      uses_default_ema: whether `train.ema` is the default of `fit`, which depends on
+        the number of steps.
     """
 
     name: str
     config: ConfigDict
     parts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    uses_default_ema: bool = False
 
     @property
     def is_vanilla(self) -> bool:
@@ -178,7 +182,8 @@ def _make(
         )
     known = inspect.signature(build).parameters
     parts = {k: v for k, v in arguments.items() if k in known and v is not None}
-    return Candidate(name, config, parts)
+    given = flat_fields(overrides)
+    return Candidate(name, config, parts, uses_default_ema="train.ema" not in given)
 
 
 def _short(value: Any) -> str:

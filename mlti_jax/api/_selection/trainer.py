@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax._internal.progress import silence
 from mlti_jax.api._calibration import softmax
+from mlti_jax.api._fit import default_ema
 from mlti_jax.api._selection.candidates import Candidate
 from mlti_jax.api._selection.folds import TaskSet
 from mlti_jax.data import ClassPool, RegressionPool
@@ -154,14 +155,17 @@ class Trainer:
         config = with_fields(built.config, {"seed": fields["seed"]})
         return dataclasses.replace(built, config=config, splits=splits)
 
-    def _fields(self, fit: Fit) -> dict[str, int]:
+    def _fields(self, fit: Fit) -> dict[str, Any]:
         """Return the fields of a config that a fit sets."""
-        fields = {
+        fields: dict[str, Any] = {
             "seed": self.seed(fit),
             "train.steps": fit.steps,
             "eval.num_tasks": 2,  # Scores are computed separately, task by task.
         }
-        if self.candidates[fit.candidate].config.train.devices is None:
+        candidate = self.candidates[fit.candidate]
+        if candidate.uses_default_ema:
+            fields["train.ema"] = default_ema(fit.steps)
+        if candidate.config.train.devices is None:
             # Sums over several devices are rounded differently, and folds in several
             # processes use the cores better.
             fields["train.devices"] = 1
