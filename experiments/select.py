@@ -36,16 +36,16 @@ from experiments import cli
 from mlti_jax import data
 from mlti_jax._internal.command_line import DATA_DIR, absolute
 from mlti_jax._internal.processes import ordered_map, stop_with_parent
-from mlti_jax.api._candidates import (
+from mlti_jax.api._selection.candidates import (
     Candidate,
     check_names,
     check_pair,
     default_pairs,
 )
-from mlti_jax.api._folds import TaskSet, choose_ways, gather_tasks
-from mlti_jax.api._halving import Found
-from mlti_jax.api._selection_run import FIGURE, run_selection
-from mlti_jax.api._trainer import Fit, Trainer
+from mlti_jax.api._selection.folds import TaskSet, choose_ways, gather_tasks
+from mlti_jax.api._selection.halving import Found
+from mlti_jax.api._selection.run import FIGURE, run_selection
+from mlti_jax.api._selection.trainer import Fit, Trainer
 from mlti_jax.errors import InputError, Interrupted
 
 flags.declare_key_flag("data_dir")

@@ -5,8 +5,8 @@ operations, and wrapped with `backbones.wrap`: as one module, whose last block a
 MAML adapts by their paths, and as a list of blocks. Sides are timed in turn in one
 process; a ratio is that of the medians to `built_in`.
 
-MAML computes the layers before the first adapted one outside its inner loop. A single
-module has none, so its first blocks run in every inner step.
+MAML computes what comes before the first adapted parameter outside its inner loop, also
+within a module.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlti_jax.api._bootstrap import BETTER
-from mlti_jax.api._halving import Found, Searcher, plan_rungs
-from mlti_jax.api._selection import candidate_results, nested_estimate
-from mlti_jax.api._trainer import Fit
+from mlti_jax.api._selection.bootstrap import BETTER
+from mlti_jax.api._selection.halving import Found, Searcher, plan_rungs
+from mlti_jax.api._selection.result import candidate_results, nested_estimate
+from mlti_jax.api._selection.trainer import Fit
 
 _STEPS = 100
 

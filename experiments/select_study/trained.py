@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from mlti_jax._internal.progress import say, silence
-from mlti_jax.api._candidates import parse_candidates
-from mlti_jax.api._folds import TaskSet, gather_tasks, make_folds
-from mlti_jax.api._selection_run import SelectionRun
-from mlti_jax.api._trainer import Fit, Trainer
+from mlti_jax.api._selection.candidates import parse_candidates
+from mlti_jax.api._selection.folds import TaskSet, gather_tasks, make_folds
+from mlti_jax.api._selection.run import SelectionRun
+from mlti_jax.api._selection.trainer import Fit, Trainer
 from mlti_jax.training._config import with_fields
 
 _FEATURES, _PER_CLASS = 8, 20

@@ -18,8 +18,8 @@ from mlti_jax.api._model import (
     FittedLearner,
     load,
 )
-from mlti_jax.api._select import select
-from mlti_jax.api._selection import CandidateResult, NestedEstimate, Selection
+from mlti_jax.api._selection.result import CandidateResult, NestedEstimate, Selection
+from mlti_jax.api._selection.select import select
 
 __all__ = [
     "AdaptedModel",

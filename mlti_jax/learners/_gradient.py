@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 
 from mlti_jax.backbones import Stack
 from mlti_jax.backbones._stack import Hook
@@ -25,6 +26,7 @@ from mlti_jax.learners._base import (
     network_context,
     run_task,
 )
+from mlti_jax.learners._hoist import hoist
 from mlti_jax.learners._inner_loop import descend, mean_over
 from mlti_jax.learners._low_rank import LowRankKernel, adapt_low_rank, without_kernel
 from mlti_jax.learners._objectives import Objective
@@ -203,6 +205,8 @@ class GradientLearner:
             )
 
         if not self._low_rank_applies(params, h):
+            if self.adapted is not None:  # part of a layer may be shared
+                loss_fn = hoist(loss_fn, self._adapted(params), jnp.int32(0))
             step = partial(self.rule.step, rule_params)
             adapted = self._descend(context, jax.grad(loss_fn), params, step)
             return self._merge(params, adapted), None

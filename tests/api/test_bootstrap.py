@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from experiments.select_study import simulated
-from mlti_jax.api._bootstrap import (
+from mlti_jax.api._selection.bootstrap import (
     BETTER,
     UNCLEAR,
     WORSE,

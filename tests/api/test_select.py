@@ -8,11 +8,11 @@ import optax
 import pytest
 
 import mlti_jax
-from mlti_jax.api._budget import Cost, choose_steps, parse_budget
-from mlti_jax.api._candidates import default_pairs, parse_candidates
-from mlti_jax.api._folds import gather_tasks, make_folds
-from mlti_jax.api._halving import Rung, Searcher, count_fits, plan_rungs
-from mlti_jax.api._trainer import Fit, Trainer
+from mlti_jax.api._selection.budget import Cost, choose_steps, parse_budget
+from mlti_jax.api._selection.candidates import default_pairs, parse_candidates
+from mlti_jax.api._selection.folds import gather_tasks, make_folds
+from mlti_jax.api._selection.halving import Rung, Searcher, count_fits, plan_rungs
+from mlti_jax.api._selection.trainer import Fit, Trainer
 from mlti_jax.errors import InputError, Interrupted
 from tests.support.api_cases import SMALL, class_splits
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from mlti_jax._internal.checks import check_range
 from mlti_jax._internal.progress import format_seconds, say
-from mlti_jax.api._halving import Rung, plan_rungs
-from mlti_jax.api._trainer import Fit, Trainer
+from mlti_jax.api._selection.halving import Rung, plan_rungs
+from mlti_jax.api._selection.trainer import Fit, Trainer
 from mlti_jax.errors import InputError
 
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlti_jax.api._bootstrap import Scores, unit_means
-from mlti_jax.api._trainer import Fit
+from mlti_jax.api._selection.bootstrap import Scores, unit_means
+from mlti_jax.api._selection.trainer import Fit
 
 ETA = 4  # ratio of the steps of consecutive rungs
 

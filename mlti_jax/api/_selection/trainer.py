@@ -11,8 +11,8 @@ import numpy as np
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax._internal.progress import silence
 from mlti_jax.api._calibration import softmax
-from mlti_jax.api._candidates import Candidate
-from mlti_jax.api._folds import TaskSet
+from mlti_jax.api._selection.candidates import Candidate
+from mlti_jax.api._selection.folds import TaskSet
 from mlti_jax.data import ClassPool, RegressionPool
 from mlti_jax.data._pools import Pool, check_episode
 from mlti_jax.errors import InputError

@@ -10,12 +10,12 @@ from typing import Any
 
 from mlti_jax._internal.checks import check_range
 from mlti_jax._internal.progress import silence
-from mlti_jax.api._budget import parse_budget
-from mlti_jax.api._candidates import parse_candidates
 from mlti_jax.api._fit import fit
-from mlti_jax.api._folds import choose_ways, gather_tasks
-from mlti_jax.api._selection import Selection
-from mlti_jax.api._selection_run import run_selection
+from mlti_jax.api._selection.budget import parse_budget
+from mlti_jax.api._selection.candidates import parse_candidates
+from mlti_jax.api._selection.folds import choose_ways, gather_tasks
+from mlti_jax.api._selection.result import Selection
+from mlti_jax.api._selection.run import run_selection
 from mlti_jax.data import Splits
 from mlti_jax.errors import InputError
 

@@ -27,19 +27,24 @@ from mlti_jax._internal.storage import (
     remove_temporary,
     write_json,
 )
-from mlti_jax.api._budget import choose_steps, describe_rungs, measure, parse_budget
-from mlti_jax.api._candidates import Candidate
 from mlti_jax.api._fit import from_experiment
-from mlti_jax.api._folds import TaskSet, make_folds
-from mlti_jax.api._halving import Found, Searcher, count_fits, plan_rungs
 from mlti_jax.api._model import FittedLearner, load
-from mlti_jax.api._selection import (
+from mlti_jax.api._selection.budget import (
+    choose_steps,
+    describe_rungs,
+    measure,
+    parse_budget,
+)
+from mlti_jax.api._selection.candidates import Candidate
+from mlti_jax.api._selection.folds import TaskSet, make_folds
+from mlti_jax.api._selection.halving import Found, Searcher, count_fits, plan_rungs
+from mlti_jax.api._selection.result import (
     Selection,
     candidate_results,
     nested_estimate,
 )
+from mlti_jax.api._selection.trainer import Fit, Trainer, check_metric, higher_is_better
 from mlti_jax.api._serialization import MANIFEST
-from mlti_jax.api._trainer import Fit, Trainer, check_metric, higher_is_better
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.report import write_page
 

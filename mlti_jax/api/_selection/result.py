@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure, style_axes
-from mlti_jax.api._bootstrap import (
+from mlti_jax.api._model import FittedLearner
+from mlti_jax.api._selection.bootstrap import (
     BETTER,
     Comparison,
     Estimate,
@@ -19,8 +20,7 @@ from mlti_jax.api._bootstrap import (
     paired,
     unit_means,
 )
-from mlti_jax.api._halving import Search, Searcher
-from mlti_jax.api._model import FittedLearner
+from mlti_jax.api._selection.halving import Search, Searcher
 from mlti_jax.report import Page, Picture, Section, Table
 
 if TYPE_CHECKING:

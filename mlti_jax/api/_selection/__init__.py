@@ -1,0 +1,1 @@
+"""`mlti_jax.select`: choose a method by cross-validation over tasks."""
