@@ -187,5 +187,6 @@ def _make(
 
 
 def _short(value: Any) -> str:
-    plain = value is None or isinstance(value, str | int | float | tuple | list)
+    """Return a value, or the type of an object, whose text may differ next time."""
+    plain = value is None or type(value) in (str, bool, int, float, tuple, list)
     return str(value) if plain else type(value).__name__

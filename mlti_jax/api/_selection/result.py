@@ -218,7 +218,8 @@ class Selection:
 
     @property
     def _height(self) -> float:
-        return 0.9 + 0.3 * len(self.candidates)
+        lines = sum(1 + name.count(", ") for name in self.candidates)
+        return 0.9 + 0.15 * (len(self.candidates) + lines)
 
     def _draw(self, fig: Figure) -> None:
         scale, unit = (100, " (points)") if self.metric == "accuracy" else (1, "")
@@ -245,7 +246,8 @@ class Selection:
             )
             score = f"{scale * result.score.mean:.{1 if scale == 100 else 3}f}"
             after = "" if finished else f" after {result.steps} steps"
-            labels.append(f"{result.name}  {score}{after}")
+            name = result.name.replace(", ", ",\n")
+            labels.append(f"{name}  {score}{after}")
         axis.set_yticks(range(len(labels)), labels)
         axis.invert_yaxis()
         axis.margins(y=0.15)
