@@ -163,7 +163,9 @@ def compare(
       tasks: as in `fit`.
       strategies: two or more names; the others are compared with the first.
       learner: the learner of all strategies, as in `fit`.
-      network, adapted, optimizer: those of all strategies, as in `fit`.
+      network: the network of all strategies, as in `fit`.
+      adapted: the adapted parameters, as in `fit`.
+      optimizer: the optimizer of all strategies, as in `fit`.
       ways: classes per task, as in `fit`.
       shots: support samples per class, as in `fit`.
       steps: number of meta-training steps of each run.

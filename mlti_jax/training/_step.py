@@ -83,7 +83,9 @@ def init_state(
     """Make the state before the first step.
 
     Args:
-      learner, strategy, optimiser: the method.
+      learner: the learner.
+      strategy: the strategy.
+      optimiser: the optimizer.
       key: PRNG key of the initialization.
       x: an input, every leaf `[N, ...]`.
       ema: decay of each moving average, as in `make_run_steps`.

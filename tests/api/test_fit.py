@@ -44,7 +44,7 @@ def test_fit_gives_what_the_command_gives_bit_for_bit(tmp_path):
     np.savez(
         path, x=x, y=np.tile(np.repeat(["a", "b"], 9), 6), task=np.repeat(names, 18)
     )
-    small = {**SMALL, "train.steps": 20, "seed": 3}
+    small = {**SMALL, "train.steps": 20, "train.ema": 0.5, "seed": 3}
     command = [
         *(sys.executable, "-m", "experiments.run", f"--workdir={tmp_path / 'run'}"),
         "--config=experiments/configs/own_data.py:learner=protonet,strategy=mlti,shots=3",
@@ -79,7 +79,7 @@ def test_fit_is_the_run_of_its_config(tmp_path):
     config.backbone.name = "mlp"
     config.interpolation = {"method": "mixup", "layers": (0, 1)}
     config.task = {"ways": 3, "shots": 3, "queries": 9}
-    config.train.steps = 20
+    config.train.steps, config.train.ema = 20, 0.5
     config.eval.queries = 9
     config.update_from_flattened_dict(SMALL)
     assert learner.config.to_dict() == config.to_dict()

@@ -266,7 +266,7 @@ def experiment(splits, **fields):
 
 def test_average_is_tested_and_training_does_not_depend_on_it(tmp_path):
     with_average = experiment(domain_splits(), steps=6, **{"train.ema": 0.9})
-    without = experiment(domain_splits(), steps=6)
+    without = experiment(domain_splits(), steps=6, **{"train.ema": 0.0})
     train_and_evaluate(with_average, tmp_path / "with")
     train_and_evaluate(without, tmp_path / "without")
     last = loop.Checkpoints(tmp_path / "with" / "checkpoints" / "last", None)
@@ -351,7 +351,7 @@ class _Stop:
 
 
 def test_a_run_of_a_version_without_these_fields_is_resumed(tmp_path):
-    made = experiment(domain_splits())
+    made = experiment(domain_splits(), **{"train.ema": 0.0})
     result = train_and_evaluate(made, tmp_path)
     path = tmp_path / "config.json"
     saved = json.loads(path.read_text())
