@@ -334,10 +334,13 @@ def draw(results: dict[Training, dict[str, Any]], path: pathlib.Path) -> None:
     methods = list(itertools.product(LEARNERS, STRATEGIES))
     for ax, case in zip(axes.flat, shown, strict=False):
         ax.axhline(0.0, color="0.6", linewidth=0.8)
+        steps: list[int] = []
         for (learner, strategy), color in zip(methods, COLORS, strict=True):
             runs = _variants_of(results, case, learner, strategy)
+            if not runs:
+                continue
+            steps = [int(step) for step in runs[0]["off"]["curve"]]
             for decay, dashes in zip(DECAYS, ("--", "-"), strict=True):
-                steps = [int(step) for step in runs[0]["off"]["curve"]] if runs else []
                 gain = [
                     100
                     * np.mean(
@@ -353,6 +356,8 @@ def draw(results: dict[Training, dict[str, Any]], path: pathlib.Path) -> None:
                 ax.plot(steps, gain, dashes, color=color, linewidth=1.2, label=label)
         ax.set_title(CASES[case].title, fontsize=9)
         ax.set_xscale("log")
+        ax.set_xticks(steps, [f"{step:,}" for step in steps])
+        ax.minorticks_off()
         ax.tick_params(labelsize=7)
         ax.set_xlabel("training step", fontsize=8)
         ax.set_ylabel("accuracy, change in points", fontsize=8)
