@@ -146,7 +146,7 @@ def trainings(only: list[str]) -> list[Training]:
 def variants(state: TrainState) -> dict[str, Any]:
     """Return the variables without an average, and those of each decay."""
     names = ("off", *map(str, DECAYS))
-    return dict(zip(names, (state.variables, *state.ema), strict=True))
+    return dict(zip(names, (state.variables, *state.averages), strict=True))
 
 
 def measure(

@@ -80,7 +80,7 @@ class Recipe(NamedTuple):
     """What a process needs to run fits; it can be pickled.
 
     Attributes:
-      candidates: names and configs.
+      candidates: names, configs, and whether the average is that of `fit`.
       dataset: options of the dataset.
       data_dir: folder of prepared datasets.
       folds: positions of the tasks of each fold.
@@ -88,7 +88,7 @@ class Recipe(NamedTuple):
       episodes: test episodes per held-out task.
     """
 
-    candidates: tuple[tuple[str, dict[str, Any]], ...]
+    candidates: tuple[tuple[str, dict[str, Any], bool], ...]
     dataset: dict[str, Any]
     data_dir: str | None
     folds: tuple[tuple[int, ...], ...]
@@ -159,7 +159,14 @@ def _candidate(learner: str, strategy: str, tasks: TaskSet) -> Candidate:
             del config.compare
         config.learner.name, config.strategy.name = learner, strategy
         config.task.ways = choose_ways(tasks, config.task.ways, FOLDS.value)
-    return Candidate(f"{learner}:{strategy}", config)
+    # The config of own data has the average of `fit`, which depends on the steps.
+    own = config.dataset.name == "own_data"
+    overrides = config_flags.get_override_values(flags.FLAGS["config"])
+    return Candidate(
+        f"{learner}:{strategy}",
+        config,
+        uses_default_ema=own and "train.ema" not in overrides,
+    )
 
 
 def _config_for(learner: str, strategy: str) -> ConfigDict:
@@ -196,7 +203,10 @@ def _config_for(learner: str, strategy: str) -> ConfigDict:
 def _in_processes(trainer: Trainer, fits: list[Fit]) -> Iterator[tuple[Fit, Found]]:
     """Run fits in several processes, which load the data themselves."""
     recipe = Recipe(
-        tuple((c.name, c.config.to_dict()) for c in trainer.candidates),
+        tuple(
+            (each.name, each.config.to_dict(), each.uses_default_ema)
+            for each in trainer.candidates
+        ),
         {k: v for k, v in CONFIG.value.dataset.items() if v is not None},
         DATA_DIR.value,
         tuple(tuple(fold) for fold in trainer.folds),
@@ -221,7 +231,8 @@ def _run_one(work: tuple[Recipe, Fit, str]) -> tuple[Found | None, int]:
         logging.set_verbosity(logging.ERROR)
         cli.use_compilation_cache(cache)
         candidates = [
-            Candidate(name, ConfigDict(fields)) for name, fields in recipe.candidates
+            Candidate(name, ConfigDict(fields), uses_default_ema=default)
+            for name, fields, default in recipe.candidates
         ]
         _TRAINERS["only"] = Trainer(
             candidates,

@@ -254,6 +254,7 @@ def choose_config(
         )
     given = {name: v for name, v in arguments.items() if v is not None}
     given |= flat_fields(overrides)
+    given = {n: v.item() if isinstance(v, np.generic) else v for n, v in given.items()}
     # ProtoNet accepts any number of classes, but no targets.
     learner = "maml" if splits.setting == "regression" else "protonet"
     fields = {"learner.name": learner, **given}

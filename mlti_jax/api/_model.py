@@ -256,10 +256,10 @@ class FittedLearner:
         """
         check_range("num_tasks", num_tasks, 10**7, smallest=2)
         tasks = self.splits if tasks is None else tasks
-        if tasks is None:
+        if tasks is None or (tasks is self.splits and self.splits.test is None):
             raise InputError(
-                "this learner was loaded and has no tasks of its own; give tasks. The "
-                "attribute `result` has its result on the test tasks of its training"
+                "this learner was loaded or selected and has no test tasks of its own; "
+                "give tasks. The attribute `result` has its result"
             )
         pool = evaluation_pool(
             tasks,

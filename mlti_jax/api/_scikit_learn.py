@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class for_classification:  # noqa: N801
             raise AttributeError(
                 f"a model for regression has no {self.method.__name__}; use predict"
             )
-        return partial(self.method, model)
+        return types.MethodType(self.method, model)
 
 
 def r_squared(predicted: np.ndarray, targets: np.ndarray) -> float:

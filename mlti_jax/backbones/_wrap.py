@@ -270,17 +270,32 @@ class PairLayer(WrappedLayer):
         has_state = self._has_state
         if has_state and uses_batch(context) and context.weight is not None:
             raise no_padding(self._name)
+        # With one switch for both, a function that is told to use batch statistics
+        # draws noise at test time too, if it has a key.
+        one_switch = has_state and "deterministic" not in names
+        noisy = context.train or not (one_switch and uses_batch(context))
         # In the order of the arguments, which is how libraries call them.
         given: list[Any] = [params]
         for name in names[1:]:
             if name == _STATE:
                 given.append(state)
             elif name in _KEYS:
-                given.append(jax.random.key(0) if context.key is None else context.key)
+                key = jax.random.key(0) if context.key is None else context.key
+                given.append(key if noisy else None)
             else:
                 break
         modes = mode_arguments(names, context, has_state)
-        out = apply(*given, h, **modes)
+        if not noisy:
+            try:
+                out = apply(*given, h, **modes)
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"{self._name} cannot use batch statistics without noise, for "
+                    f"which it gets no key ({error}); add an argument `deterministic`, "
+                    "or use norm='running'"
+                ) from error
+        else:
+            out = apply(*given, h, **modes)
         if not has_state:
             return out, state
         if not (isinstance(out, tuple) and len(out) == 2):

@@ -52,6 +52,8 @@ def adapted_paths(
       ('0/norm/offset', '0/norm/scale', '1/norm/offset', '1/norm/scale',
        'head/bias', 'head/kernel')
     """
+    if not callable(adapted):
+        _check_texts(adapted)
     stack = backbone.append(Head(1))
     params, state = jax.eval_shape(stack.init, jax.random.key(0), x)
     selects = adapted if callable(adapted) else _any_of(adapted)
@@ -89,11 +91,7 @@ def named_layers(adapted: Sequence[str], stack: Stack) -> tuple[int, ...]:
             "adapted is a function, and parameters are known only for an input; give "
             "adapted=learners.adapted_paths(backbone, x, function)"
         )
-    if isinstance(adapted, str) or not all(isinstance(p, str) for p in adapted):
-        raise InputError(
-            f"adapted is {adapted!r}; expected a sequence of paths, such as "
-            "('head/kernel', 'head/bias') or ('head/*',)"
-        )
+    _check_texts(adapted)
     named: set[int] = set()
     for pattern in adapted:
         first = pattern.split("/")[0]
@@ -111,6 +109,15 @@ def named_layers(adapted: Sequence[str], stack: Stack) -> tuple[int, ...]:
     if not named:
         raise InputError("adapted is empty; expected at least one path")
     return tuple(sorted(named))
+
+
+def _check_texts(adapted: object) -> None:
+    texts = isinstance(adapted, list | tuple)
+    if not texts or not all(isinstance(path, str) for path in adapted):  # type: ignore
+        raise InputError(
+            f"adapted is {adapted!r}; expected a function of a path, or a sequence of "
+            "paths such as ('head/kernel', 'head/bias') or ('head/*',)"
+        )
 
 
 def layer_name(stack: Stack, layer: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +151,9 @@ def bin_edges(values: np.ndarray, most: int = 24) -> np.ndarray:
     of them, or bins would be empty in between.
     """
     low, high = float(values.min()), float(values.max())
-    steps = np.diff(np.unique(values.round(4)))
+    # Rounding makes equal what is equal up to the precision of the values.
+    decimals = 4 - math.floor(math.log10(high - low)) if high > low else 0
+    steps = np.diff(np.unique(values.round(decimals)))
     if not len(steps):
         return np.array([low - 0.5, low + 0.5])
     step = float(steps.min())

@@ -69,7 +69,7 @@ def run_page(
     )
     parameters = sum(np.size(leaf) for leaf in jax.tree.leaves(variables.params))
     selected = "chosen on validation tasks"
-    last = "the last, since there are no validation tasks"
+    last = "the last, since the data has no validation tasks"
     facts = [
         (f"test {charts.name_of(metric)}", _interval(result)),
         ("test tasks", f"{result['num_tasks']:,}"),
@@ -98,7 +98,9 @@ def run_page(
         _tasks_section(splits, experiment.strategy, experiment.episode),
         sections.data_section(splits),
         sections.settings_section(config, about),
-        sections.repeat_section(repeat.command() or repeat.call(config)),
+        sections.repeat_section(
+            repeat.command() or repeat.call(config, adapted=experiment.adapted)
+        ),
     ]
     return Page(
         title=f"{result['dataset']}: {result['learner']} with {result['strategy']}",
@@ -181,7 +183,13 @@ def comparison_page(
         sections.data_section(splits),
         sections.settings_section(config, [about]),
         sections.repeat_section(
-            repeat.command() or repeat.call(config, "compare", f", {tuple(results)!r}")
+            repeat.command()
+            or repeat.call(
+                config,
+                "compare",
+                f", {tuple(results)!r}, seed={config.seed}, seeds={runs}",
+                getattr(method.learner, "adapted", None),
+            )
         ),
     ]
     return Page(

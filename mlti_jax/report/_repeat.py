@@ -8,7 +8,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,14 @@ from mlti_jax.training._optimizer import CUSTOM
 _LIBRARIES = ("jax", "jaxlib", "optax", "flax", "numpy")
 _COMMANDS = "experiments."  # the modules that are commands
 # Fields that `fit` chooses from the data unless they are given.
-_CHOSEN = ("task.", "interpolation.", "train.steps", "eval.every", "eval.queries")
+_CHOSEN = (
+    "task.",
+    "interpolation.",
+    "train.steps",
+    "train.ema",
+    "eval.every",
+    "eval.queries",
+)
 
 
 def versions() -> dict[str, str]:
@@ -78,13 +85,19 @@ def command() -> str | None:
     return " \\\n  ".join([f"python -m {module}", *map(shlex.quote, sys.argv[1:])])
 
 
-def call(config: Any, function: str = "fit", arguments: str = "") -> str:
+def call(
+    config: Any,
+    function: str = "fit",
+    arguments: str = "",
+    adapted: Sequence[str] | None = None,
+) -> str:
     """Return Python code that trains with the same settings.
 
     Args:
       config: the config of the run.
       function: `fit` or `compare`.
       arguments: further arguments, such as `", ('vanilla', 'mlti')"`.
+      adapted: names of the adapted parameters; None if whole layers are adapted.
     """
     fields = flat_fields(config)
     default = flat_fields(base_config())
@@ -94,8 +107,10 @@ def call(config: Any, function: str = "fit", arguments: str = "") -> str:
         if _has_effect(name, config)
         and not name.startswith("dataset.")
         and (name.startswith(_CHOSEN) or value != default.get(name))
-        and not (function == "compare" and name == "strategy.name")
+        and not (function == "compare" and name in ("strategy.name", "seed"))
     }
+    if adapted is not None:
+        arguments += f", adapted={tuple(adapted)!r}"
     about = "# tasks: the data, as described above\n"
     for field, argument in (
         ("backbone.name", "network"),

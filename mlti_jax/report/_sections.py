@@ -36,11 +36,8 @@ def interval_text(metric: str, mean: float, ci95: float, sign: str = "") -> str:
 
 def data_section(splits: Splits) -> Section:
     """Describe what data was found."""
-    summary = splits.summary
-    parts: list[Part] = [Listing(summary)]
-    if " more lines" in summary:
-        parts.append(Folded("All counts", (Listing("\n".join(pool_lines(splits))),)))
-    return Section("Data", tuple(parts))
+    counts = Folded("All counts", (Listing("\n".join(pool_lines(splits))),))
+    return Section("Data", (Listing(splits.summary), counts))
 
 
 def settings_section(config: Any, text: Sequence[str]) -> Section:

@@ -172,12 +172,18 @@ def restore_config(saved: Mapping[str, Any]) -> ConfigDict:
 
 
 def drop_without_effect(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields by full name, without those that never change a result."""
-    return {
-        name: value
-        for name, value in fields.items()
-        if name.rpartition(".")[2] not in _WITHOUT_EFFECT
-    }
+    """Return fields by full name, without those that never change a result.
+
+    Arguments of optimizers that are not set are among them: which ones exist depends on
+    the version of optax.
+    """
+
+    def has_effect(name: str, value: Any) -> bool:
+        if name.startswith("train.optimizer.") and value is None:
+            return False
+        return name.rpartition(".")[2] not in _WITHOUT_EFFECT
+
+    return {name: value for name, value in fields.items() if has_effect(name, value)}
 
 
 def _nearest(name: str, known: list[str]) -> str:

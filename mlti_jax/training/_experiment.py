@@ -61,7 +61,6 @@ class Experiment:
       evaluator: evaluates validation and test tasks.
       plan: how the tasks of a meta-batch are distributed over devices and time.
       notes: notes for the user, printed before the run.
-      adapted: names of the parameters that are adapted; None if whole layers are.
     """
 
     config: Any
@@ -73,7 +72,11 @@ class Experiment:
     evaluator: Evaluator
     plan: Plan
     notes: tuple[str, ...]
-    adapted: tuple[str, ...] | None = None
+
+    @property
+    def adapted(self) -> tuple[str, ...] | None:
+        """Names of the parameters that are adapted; None if whole layers are."""
+        return getattr(self.learner, "adapted", None)
 
     def key(self, purpose: int) -> Array:
         """Return the key for `INIT` or `TRAIN`."""
@@ -121,7 +124,7 @@ class Experiment:
             **facts,
             "source": self.splits.source,
             "eval_queries": self.evaluator.episode.queries,
-            "checksums": {name: _checksum(pool) for name, pool in pools.items()},
+            "checksums": {name: checksum(pool) for name, pool in pools.items()},
         }
 
     def description(self) -> dict[str, Any]:
@@ -254,7 +257,6 @@ def build(
         evaluator=evaluator,
         plan=plan,
         notes=tuple(notes),
-        adapted=getattr(learner, "adapted", None),
     )
     _check_size(experiment)
     return experiment
@@ -411,7 +413,8 @@ def _options(section: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in section.items() if value is not None}
 
 
-def _checksum(pool: Pool) -> int:
+def checksum(pool: Pool) -> int:
+    """Return the CRC-32 of all arrays of a pool."""
     value = 0
     for leaf in jax.tree.leaves(pool):
         value = zlib.crc32(np.ascontiguousarray(leaf), value)  # type: ignore[arg-type]

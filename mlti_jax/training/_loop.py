@@ -100,6 +100,8 @@ def _run_or_skip(
     """Run an experiment; the variables are None if it was finished before."""
     config = json.loads(experiment.config.to_json_best_effort())
     config = {**config, "data": experiment.data_facts()}
+    if experiment.adapted is not None:
+        config["adapted"] = list(experiment.adapted)
     make_folder(workdir, f"--workdir={workdir}")
     # Shown without the lock, so that the disk may be read-only.
     if (result := _finished(workdir, config)) is not None:
@@ -416,7 +418,7 @@ class _Run:
             "mean": mean,
             "ci95": ci95,
             "num_tasks": len(values),
-            "per_task": [round(float(value), 6) for value in values],
+            "per_task": [_rounded(float(value)) for value in values],
         }
         return RunResult(result, to_default_device(variables))
 
@@ -442,6 +444,11 @@ class _Run:
             raise InputError(f"cannot {label} at step {step}: {error}") from error
         finally:
             bar.close()
+
+
+def _rounded(value: float) -> float:
+    """Round to seven digits; errors may be in any unit."""
+    return float(f"{value:.7g}")
 
 
 class _Clock:

@@ -18,7 +18,7 @@ from mlti_jax._internal.checks import check_range, did_you_mean, unknown_name
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
-# The name of an optimizer that is an object of the user and no function of optax.
+# The name of an optimizer or a network that is an object of the user.
 CUSTOM = "custom"
 # Arguments that a config sets elsewhere.
 _LEARNING_RATE, _WEIGHT_DECAY = "learning_rate", "weight_decay"
@@ -162,8 +162,9 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Return the optimizer of the config section `train`; by default Adam.
 
-    Gradients are clipped to the global norm `train.clip_norm` first. Weight decay is
-    decoupled from the gradient as in AdamW, whatever the optimizer.
+    Gradients are clipped to the global norm `train.clip_norm` first.
+    `train.weight_decay` is the optimizer's own argument `weight_decay`, if it has one;
+    otherwise it is decoupled from the gradient as in AdamW.
 
     Raises:
       InputError: if a name is unknown, or a value is invalid.
@@ -184,7 +185,8 @@ def make_optimizer(
     for field, value in (("weight_decay", decay), ("clip_norm", clip_norm)):
         if value is not None and (value < 0 or (value == 0 and field == "clip_norm")):
             raise InputError(
-                f"config.train.{field} is {value}; expected a positive number, or None"
+                f"config.train.{field} is {value}; expected a positive number, or None "
+                "for the default"
             )
     decays = _WEIGHT_DECAY in inspect.signature(function).parameters
     if decays and decay is not None:

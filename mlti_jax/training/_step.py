@@ -14,6 +14,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mlti_jax import interpolation
+from mlti_jax.backbones._stack import with_frozen, without_frozen
 from mlti_jax.data import sample_task
 from mlti_jax.data._pools import Pool, sample_flat
 from mlti_jax.learners import Aux, Learner, Variables
@@ -48,7 +49,8 @@ class TrainState(flax.struct.PyTreeNode):
         written, so a resumed run writes the same metrics as an uninterrupted one.
       validated_step: step of the last validation; -1 for none.
       best_metric, best_step: best validation result so far; step -1 for none.
-      ema: moving averages of `variables`, one for each decay of `init_state`.
+      ema: moving averages of `variables`, one for each decay of `init_state`, without
+        the parameters of frozen layers.
     """
 
     step: Array
@@ -65,7 +67,15 @@ class TrainState(flax.struct.PyTreeNode):
     @property
     def evaluated(self) -> Variables:
         """The variables for validation and test: the first average, if any."""
-        return self.ema[0] if self.ema else self.variables
+        return self.averages[0] if self.ema else self.variables
+
+    @property
+    def averages(self) -> tuple[Variables, ...]:
+        """The moving averages, with the parameters of frozen layers."""
+        full = self.variables.state
+        return tuple(
+            each.replace(state=with_frozen(each.state, full)) for each in self.ema
+        )
 
 
 # (state, pool, key, stop) -> (state, first step whose loss is not finite or -1)
@@ -102,19 +112,24 @@ def init_state(
         best_metric=jnp.float32(jnp.nan),
         best_step=jnp.int32(-1),
         # Copies, since a donated buffer may occur only once.
-        ema=tuple(jax.tree.map(jnp.copy, variables) for _ in ema),
+        ema=tuple(jax.tree.map(jnp.copy, _averaged_part(variables)) for _ in ema),
     )
+
+
+def _averaged_part(variables: Variables) -> Variables:
+    """Drop the parameters of frozen layers, which never change."""
+    return variables.replace(state=without_frozen(variables.state))
 
 
 def update_average(average: PyTree, new: PyTree, count: Array, decay: float) -> PyTree:
     r"""Update an exponential moving average whose weights sum to one.
 
-    $$ar	heta_t = rac{1 - d}{1 - d^t} \sum_{s=1}^{t} d^{t-s} 	heta_s
-      = ar	heta_{t-1} + rac{1 - d}{1 - d^t} (	heta_t - ar	heta_{t-1})$$
+    $$\bar\theta_t = \frac{1 - d}{1 - d^t} \sum_{s=1}^{t} d^{t-s} \theta_s
+      = \bar\theta_{t-1} + \frac{1 - d}{1 - d^t} (\theta_t - \bar\theta_{t-1})$$
 
     Args:
-      average: $ar	heta_{t-1}$; any finite values if t = 1.
-      new: $	heta_t$, of the same structure.
+      average: $\bar\theta_{t-1}$; any finite values if t = 1.
+      new: $\theta_t$, of the same structure.
       count: t, from 1.
       decay: d, in `[0, 1)`.
     """
@@ -220,7 +235,7 @@ def make_run_steps(
         params, own = optax.apply_updates(trained, updates)
         variables = Variables(params=params, state=aux.state, strategy=own)
         averages = tuple(
-            update_average(average, variables, state.step + 1, decay)
+            update_average(average, _averaged_part(variables), state.step + 1, decay)
             for average, decay in zip(state.ema, ema, strict=True)
         )
         state = state.replace(

@@ -355,5 +355,7 @@ def test_evaluate_raises_for_samples_of_another_shape():
 def test_the_average_covers_a_tenth_of_the_steps(steps, decay):
     config = choose_config(domain_splits(), {"train.steps": steps}, {})
     assert config.train.ema == decay
+    config = choose_config(domain_splits(), {"train.steps": np.int64(steps)}, {})
+    assert config.train.ema == decay
     config = choose_config(domain_splits(), {"train.steps": steps}, {"train.ema": 0.25})
     assert config.train.ema == 0.25

@@ -10,6 +10,7 @@ import pytest
 import mlti_jax
 from mlti_jax import backbones
 from mlti_jax.errors import InputError
+from mlti_jax.training import build, init_state
 from tests.support.api_cases import class_splits, domain_splits, fit_small, task
 
 NAMES = ("a", "b", "c")
@@ -105,6 +106,28 @@ def test_frozen_parameters_keep_their_values():
     jax.tree.map(np.testing.assert_array_equal, frozen, start["params"])
 
 
+def test_frozen_parameters_are_not_averaged():
+    splits = domain_splits()
+    network = backbones.wrap(Network(), frozen=True)
+    made = build(
+        fit_small(splits, network="mlp", steps=1).config,
+        splits=splits,
+    )
+    learner = mlti_jax.learners.protonet(network, 2)
+    state = init_state(
+        learner,
+        made.strategy,
+        made.optimiser,
+        jax.random.key(0),
+        splits.train.x[:2],
+        (0.9,),
+    )
+    assert not jax.tree.leaves(state.ema[0].state)
+    jax.tree.map(
+        np.testing.assert_array_equal, state.evaluated.state, state.variables.state
+    )
+
+
 def test_a_resumed_run_with_own_parts_is_the_same(tmp_path):
     arguments = {"network": Network(), "optimizer": optax.sgd(0.1, momentum=0.9)}
     whole = fit_small(domain_splits(), workdir=tmp_path / "a", **arguments)
@@ -115,6 +138,13 @@ def test_a_resumed_run_with_own_parts_is_the_same(tmp_path):
     )
     with pytest.raises(InputError, match="backbone.name: 'custom' -> 'mlp'"):
         fit_small(domain_splits(), workdir=tmp_path / "a")
+
+
+def test_other_adapted_parameters_are_another_run(tmp_path):
+    arguments = {"learner": "maml", "network": Network(), "workdir": tmp_path}
+    fit_small(domain_splits(), steps=2, adapted=("head/*",), **arguments)
+    with pytest.raises(InputError, match="adapted: .*head/bias.* -> .*0/Dense_1"):
+        fit_small(domain_splits(), steps=2, adapted=("0/Dense_1/*",), **arguments)
 
 
 def test_compare_with_own_parts():
@@ -143,6 +173,8 @@ def test_compare_with_own_parts():
             {"network": nn.Dense(4), "learner": "maml", "adapted": lambda path: False},
             "adapted selects no parameter; expected at least one of: 0/bias",
         ),
+        ({"learner": "maml", "adapted": "head/*"}, "adapted is 'head/.'; expected"),
+        ({"learner": "maml", "adapted": True}, "adapted is True; expected a function"),
         ({"adapted": ("head/*",)}, "unknown option of learner protonet 'adapted'"),
         (
             {"network": Network(), "learner": "maml", "strategy": "metadropout"},

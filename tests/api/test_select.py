@@ -295,6 +295,7 @@ def test_steps_fit_into_the_time():
         ({"metric": "f1"}, "unknown metric for label-sharing data 'f1'"),
         ({"budget": "soon"}, "budget is 'soon'"),
         ({"seeds": 0}, "seeds is 0"),
+        ({"overrides": {"train.steps": 5}}, "overrides has train.steps, which select"),
         ({"candidates": "mlti"}, "expected a list of pairs"),
         ({"candidates": [("protonet", "mlti")]}, "expected two or more"),
         ({"candidates": VANILLA_AND_MLTI * 2}, "is given twice"),

@@ -131,6 +131,16 @@ def test_dropout_in_training_only_and_by_key(network):
     assert (run(RUNNING) != 0).all()
 
 
+def test_a_pair_that_cannot_turn_its_noise_off_is_an_error():
+    def apply(params, state, key, x, train):
+        keep = jax.random.bernoulli(key, 0.5, x.shape)
+        return jnp.where(train & ~keep, 0.0, x), state
+
+    stack = wrap((lambda key, x: ({}, {"mean": x.mean(axis=0)}), apply))
+    with pytest.raises(InputError, match="add an argument `deterministic`, or use"):
+        stack.init(KEY, X)
+
+
 def test_padding_does_not_enter_the_statistics_of_linen():
     stack = wrap(Linen())
     params, state = stack.init(KEY, X)

@@ -176,7 +176,7 @@ def test_functions_are_not_blocks():
     ("adapted", "message"),
     [
         (norm_or_head, "adapted=learners.adapted_paths"),
-        ("head/*", "expected a sequence of paths"),
+        ("head/*", "a sequence of paths"),
         ((), "adapted is empty"),
         (("norm/scale",), "does not start with a layer; expected 0 to 0, or head"),
         (("0/norms/*",), "'0/norms/.*' *, which selects no parameter"),

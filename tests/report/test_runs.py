@@ -79,6 +79,7 @@ def test_settings_that_differ_are_listed(runs):
         "eval.num_tasks": ("20", "600"),
         "eval.queries": ("9", "15"),
         "eval.validation_tasks": ("10", "200"),
+        "train.ema": ("0.5", "0.0"),
         "interpolation.layers": ("(0, 1)", "(0,)"),
         "learner.name": ("protonet", "(none)"),
         "strategy.name": ("mlti", "(none)"),
@@ -201,6 +202,11 @@ def test_the_call_names_parts_of_the_user(runs):
     code = _repeat.call(config)
     assert "network=network, optimizer=optimizer, overrides" in code
     assert "'custom'" not in code
+    config.train.ema = 0.0
+    code = _repeat.call(config, "compare", ", ('a', 'b'), seed=3, seeds=2", ("head/*",))
+    assert "seed=3, seeds=2, adapted=('head/*',), network=network" in code
+    assert "'train.ema': 0.0" in code  # fit has another default
+    assert "'seed'" not in code
 
 
 def test_targets_are_shown_in_the_units_of_the_user(monkeypatch):
@@ -405,4 +411,4 @@ def test_compare_writes_all_reports(tmp_path):
     assert len(links) == 2
     result = json.loads((tmp_path / "mlti" / "results.json").read_text())
     assert f"{100 * result['mean']:.2f} ± {100 * result['ci95']:.2f} %" in page.text
-    assert "compare(tasks, ('vanilla', 'mlti'), overrides=overrides" in page.text
+    assert "compare(tasks, ('vanilla', 'mlti'), seed=0, seeds=1, overrides" in page.text

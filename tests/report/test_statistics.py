@@ -94,6 +94,7 @@ def test_principal_axes_explain_the_most():
         np.array([0.2, 0.4, 0.4, 1.0]) * 100,
         np.round(np.random.default_rng(0).integers(0, 76, 600) / 75, 6) * 100,
         np.random.default_rng(0).normal(size=50),
+        1e-9 * np.random.default_rng(0).normal(size=50),
         np.full(5, 40.0),
     ],
 )

@@ -356,8 +356,10 @@ def test_a_run_of_a_version_without_these_fields_is_resumed(tmp_path):
     path = tmp_path / "config.json"
     saved = json.loads(path.read_text())
     del saved["sha256"]
-    for name in ("optimizer", "schedule", "clip_norm", "weight_decay", "ema"):
+    for name in ("schedule", "clip_norm", "weight_decay", "ema"):
         del saved["train"][name]
+    # Another version of optax has other arguments.
+    saved["train"]["optimizer"] = {"name": "adam", "argument_of_another_version": None}
     write_json(path, saved, seal=True)
     assert train_and_evaluate(made, tmp_path) == result
     changed = made.config.copy_and_resolve_references()
@@ -372,3 +374,8 @@ def test_saved_configs_keep_all_fields():
     saved = json.loads(config.to_json_best_effort())
     restored = restore_config(saved)
     assert restored.train.to_dict() == config.train.to_dict()
+    saved["train"]["optimizer"]["argument_of_another_version"] = None
+    assert restore_config(saved).train.to_dict() == config.train.to_dict()
+    saved["train"]["optimizer"]["argument_of_another_version"] = 1.0
+    with pytest.raises(InputError, match="unknown config field"):
+        restore_config(saved)

@@ -156,6 +156,11 @@ def _make(
         **(shared.get("overrides") or {}),
         **(own.get("overrides") or {}),
     }
+    if "train.steps" in flat_fields(overrides):
+        raise InputError(
+            "overrides has train.steps, which select sets for all candidates; use the "
+            "arguments budget and steps"
+        )
     name = arguments.pop("name", None)
     arguments.pop("overrides", None)
     defaults = inspect.signature(fit).parameters

@@ -22,6 +22,7 @@ from mlti_jax.api._selection.bootstrap import (
 )
 from mlti_jax.api._selection.halving import Search, Searcher
 from mlti_jax.report import Page, Picture, Section, Table
+from mlti_jax.training._metrics import format_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -164,9 +165,7 @@ class Selection:
         )
 
     def _format(self, value: Estimate, sign: str = "") -> str:
-        if self.metric == "accuracy":
-            return f"{100 * value.mean:{sign}.2f} +- {100 * value.half_width:.2f} %"
-        return f"{value.mean:{sign}.4f} +- {value.half_width:.4f}"
+        return format_interval(self.metric, value.mean, value.half_width, sign)
 
     def _format_mean(self, mean: float) -> str:
         return f"{100 * mean:.1f} %" if self.metric == "accuracy" else f"{mean:.4g}"
@@ -225,7 +224,7 @@ class Selection:
         scale, unit = (100, " (points)") if self.metric == "accuracy" else (1, "")
         axes = fig.subplots(squeeze=False)
         axis = axes[0, 0]
-        axis.axvline(0, color="#999999", linewidth=0.8, zorder=0)
+        axis.axvline(0, color="#888888", linewidth=0.8, zorder=0)
         labels = []
         for row, result in enumerate(self.candidates.values()):
             color = COLORS[1] if result.name == self.winner else COLORS[0]
@@ -240,11 +239,11 @@ class Selection:
                 fmt="o" if result.name != self.reference else "D",
                 markersize=5,
                 color=color,
-                markerfacecolor=color if finished else "white",
+                markerfacecolor=color if finished else "none",
                 linewidth=1.2,
                 capsize=2,
             )
-            score = f"{scale * result.score.mean:.{1 if scale == 100 else 3}f}"
+            score = self._format_mean(result.score.mean).removesuffix(" %")
             after = "" if finished else f" after {result.steps} steps"
             name = result.name.replace(", ", ",\n")
             labels.append(f"{name}  {score}{after}")

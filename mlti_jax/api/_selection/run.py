@@ -6,11 +6,9 @@ import dataclasses
 import json
 import pathlib
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from mlti_jax._internal.checks import check_range
@@ -47,6 +45,7 @@ from mlti_jax.api._selection.trainer import Fit, Trainer, check_metric, higher_i
 from mlti_jax.api._serialization import MANIFEST
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.report import write_page
+from mlti_jax.training._experiment import checksum
 
 # Share of samples that occur in several tasks, from which a warning is printed.
 _REPEATED = 0.01
@@ -126,6 +125,11 @@ def run_selection(
             return run.run(folder, stopped)
         except Interrupted as stop:
             raise SelectionStopped(stop.exit_code) from stop
+
+
+def _text(adapted: Any) -> list[str] | str | None:
+    """Return `adapted` for a file; of a function only that it is one."""
+    return "a function" if callable(adapted) else adapted and list(adapted)
 
 
 def in_this_process(trainer: Trainer, fits: list[Fit]) -> Iterator[tuple[Fit, Found]]:
@@ -254,14 +258,13 @@ class SelectionRun:
     def _identity(self) -> dict[str, Any]:
         """Return what distinguishes this selection from others."""
         trainer = self._trainer
-        value = 0
-        for leaf in jax.tree.leaves(trainer.tasks.pool):
-            value = zlib.crc32(np.ascontiguousarray(leaf), value)  # type: ignore[arg-type]
+        inputs = trainer.tasks.splits.inputs
         configs = {
             candidate.name: {
                 **json.loads(candidate.config.to_json_best_effort()),
                 "compilation_cache": "",
                 "parts": sorted(candidate.parts),
+                "adapted": _text(candidate.parts.get("adapted")),
             }
             for candidate in trainer.candidates
         }
@@ -274,7 +277,9 @@ class SelectionRun:
             "nested": self._nested,
             "budget": self._budget,
             "largest_steps": self._largest,
-            "data": value,
+            "data": checksum(trainer.tasks.pool),
+            # Units and statistics of the raw data.
+            "inputs": None if inputs is None else json.loads(inputs.to_json()),
         }
 
     def _fold_names(self) -> tuple[tuple[str, ...], ...]:

@@ -42,9 +42,10 @@ def select(
     by. Here every task is held out once. All candidates are trained on the same folds
     and tested on the same episodes; those in the worse half are stopped early
     (successive halving). The others are compared with the reference, the first
-    candidate whose strategy is `vanilla`, by paired differences. Their intervals
-    account for the variation between tasks and between episodes, and for the number of
-    candidates. The candidate with the best mean is trained again on all tasks.
+    candidate whose strategy is `vanilla` (or else the first), by paired differences.
+    Their intervals account for the variation between tasks and between episodes, and
+    for the number of candidates. The candidate with the best mean is trained again on
+    all tasks.
 
     With `nested`, the choice is repeated without each fold and tested on that fold,
     which gives an unbiased estimate for new tasks. It multiplies the training runs by
