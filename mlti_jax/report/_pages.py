@@ -96,10 +96,8 @@ def run_page(
         parts.append(sections.calibration_section(tasks, temperature, why_not))
     parts += [
         _tasks_section(splits, experiment.strategy, experiment.episode),
-        sections.data_section(splits),
-        sections.settings_section(config, about),
-        sections.repeat_section(
-            repeat.command() or repeat.call(config, adapted=experiment.adapted)
+        *sections.background_sections(
+            splits, config, about, repeat.call(config, adapted=experiment.adapted)
         ),
     ]
     return Page(
@@ -179,19 +177,13 @@ def comparison_page(
         parts.append(_tasks_section(splits, strategy, episode))
     names = ", ".join(results)
     about = f"The settings of {first}; {names} differ in nothing but the strategy."
-    parts += [
-        sections.data_section(splits),
-        sections.settings_section(config, [about]),
-        sections.repeat_section(
-            repeat.command()
-            or repeat.call(
-                config,
-                "compare",
-                f", {tuple(results)!r}, seed={config.seed}, seeds={runs}",
-                getattr(method.learner, "adapted", None),
-            )
-        ),
-    ]
+    code = repeat.call(
+        config,
+        "compare",
+        f", {tuple(results)!r}, seed={config.seed}, seeds={runs}",
+        getattr(method.learner, "adapted", None),
+    )
+    parts += sections.background_sections(splits, config, [about], code)
     return Page(
         title=f"{results[first]['dataset']}: {_listed(results)} compared",
         sections=tuple(parts),

@@ -246,6 +246,24 @@ def repeat_section(code: str) -> Section:
     )
 
 
+def background_sections(
+    splits: Splits, config: Any, about: Sequence[str], code: str
+) -> tuple[Section, ...]:
+    """Return the sections that end every page: data, settings, how to repeat it.
+
+    Args:
+      splits: the data.
+      config: the settings.
+      about: sentences on the method.
+      code: code that repeats the run, unless it was started with a command.
+    """
+    return (
+        data_section(splits),
+        settings_section(config, about),
+        repeat_section(repeat.command() or code),
+    )
+
+
 def _unique(names: Sequence[str]) -> list[str]:
     """Return names that can be keys: equal ones are numbered."""
     seen: dict[str, int] = {}

@@ -401,6 +401,8 @@ def test_an_interrupted_selection_resumes_with_the_same_result(tmp_path, monkeyp
     # The table and the estimate from the saved scores, computed here.
     assert (tmp_path / "whole" / "selection.png").stat().st_size > 1000
     page = (tmp_path / "whole" / "report.html").read_text()
+    for title in ("Candidates", "Folds", "Data", "Method and settings", "Repeat this"):
+        assert title in page
     for text in ("protonet:mlti", "t3", whole.conclusion.splitlines()[0]):
         assert text in page
     assert whole.fits == 20

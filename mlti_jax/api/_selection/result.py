@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure, style_axes
+from mlti_jax._internal.figures import COLUMN_WIDTH, new_figure, style_axes
 from mlti_jax.api._model import FittedLearner
 from mlti_jax.api._selection.bootstrap import (
     BETTER,
@@ -22,6 +22,8 @@ from mlti_jax.api._selection.bootstrap import (
 )
 from mlti_jax.api._selection.halving import Search, Searcher
 from mlti_jax.report import Page, Picture, Section, Table
+from mlti_jax.report._sections import background_sections
+from mlti_jax.report._svg import COLORS
 from mlti_jax.training._metrics import format_interval
 
 if TYPE_CHECKING:
@@ -255,8 +257,10 @@ class Selection:
         style_axes(axes)
 
     def page(self) -> Page:
-        """Return the page of `report.html`: table, figure, folds."""
-        rows = tuple(tuple(cell.strip() for cell in row) for row in self._rows())
+        """Return the page of `report.html`: table, figure, folds, data, settings."""
+        rows = tuple(
+            tuple(_in_print(cell.strip()) for cell in row) for row in self._rows()
+        )
         scores = tuple(
             (name, *(self._format_mean(mean) for mean in result.fold_means))
             for name, result in self.candidates.items()
@@ -265,15 +269,28 @@ class Selection:
         facts = [("chosen", self.winner), ("reference", self.reference)]
         if self.estimate is not None:
             facts.append(
-                (f"{self.metric} on new tasks", self._format(self.estimate.score))
+                (
+                    f"{self.metric} on new tasks",
+                    _in_print(self._format(self.estimate.score)),
+                )
             )
+        assert self.learner.splits is not None  # not loaded
+        names_given = ", ".join(map(repr, self.candidates))
+        background = background_sections(
+            self.learner.splits,
+            self.learner.config,
+            [f"The settings of {self.winner}, trained on all tasks."],
+            "# tasks: the data, as described above\n"
+            f"# candidates: {names_given}\n"
+            f"mlti_jax.select(tasks, candidates, budget={self.steps}, workdir=...)",
+        )
         return Page(
             "Selection by cross-validation",
             (
                 Section(
                     "Candidates",
                     (
-                        *self.conclusion.splitlines(),
+                        *map(_in_print, self.conclusion.splitlines()),
                         Table(rows[0], rows[1:]),
                         Picture(
                             self._draw,
@@ -294,10 +311,15 @@ class Selection:
                         ),
                     ),
                 ),
+                *background,
             ),
             subtitle=f"{len(self.folds)} folds, {self.steps} steps, {self.fits} fits",
             facts=tuple(facts),
         )
+
+
+def _in_print(text: str) -> str:
+    return text.replace("+-", "±")
 
 
 def candidate_results(
