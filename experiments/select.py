@@ -66,7 +66,12 @@ BUDGET = flags.DEFINE_string(
 )
 FOLDS = flags.DEFINE_integer("folds", None, "Number of folds; default: for the data.")
 SEEDS = flags.DEFINE_integer(
-    "seeds", 1, "Training runs per candidate and fold.", allow_override=True
+    "seeds",
+    1,
+    "Training runs per candidate and fold.",
+    lower_bound=1,
+    upper_bound=1000,
+    allow_override=True,
 )
 METRIC = flags.DEFINE_string("metric", None, "accuracy, log_loss or mse.")
 EPISODES = flags.DEFINE_integer("episodes", 100, "Test episodes per held-out task.")

@@ -258,8 +258,8 @@ class FittedLearner:
         tasks = self.splits if tasks is None else tasks
         if tasks is None or (tasks is self.splits and self.splits.test is None):
             raise InputError(
-                "this learner was loaded or selected and has no test tasks of its own; "
-                "give tasks. The attribute `result` has its result"
+                "this learner was loaded or selected and has no tasks of its own to be "
+                "evaluated on; give tasks. The attribute `result` has its result"
             )
         pool = evaluation_pool(
             tasks,

@@ -63,6 +63,7 @@ def _percent(values):
 # --------------------------------------------------------------------------- seeds
 
 
+@pytest.mark.slow
 def test_seeds_are_runs_of_their_own(tmp_path, capsys):
     arguments = {"steps": 4, "shots": 3, "seed": 3, "overrides": SMALLER}
     # A comparison of one seed grows: its runs are used again.

@@ -128,6 +128,7 @@ def test_frozen_parameters_are_not_averaged():
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_own_parts_is_the_same(tmp_path):
     arguments = {"network": Network(), "optimizer": optax.sgd(0.1, momentum=0.9)}
     whole = fit_small(domain_splits(), workdir=tmp_path / "a", **arguments)
