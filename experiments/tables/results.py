@@ -25,7 +25,7 @@ from mlti_jax._internal.progress import say
 from mlti_jax._internal.storage import read_json, write_json
 from mlti_jax.errors import InputError
 from mlti_jax.training import _metrics as metrics
-from mlti_jax.training._config import flat_fields
+from mlti_jax.training._config import drop_without_effect, flat_fields
 from mlti_jax.training._workdir import read_config, read_result
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
@@ -59,7 +59,6 @@ _SECTIONS_BY_NAME = ("backbone", "learner", "strategy")
 # separately.
 IGNORED_FIELDS = (
     "seed",
-    "compilation_cache",
     "data",
     "train.steps",
     "train.log_every",
@@ -133,7 +132,7 @@ def relevant_settings(config: Mapping[str, Any] | ConfigDict) -> dict[str, objec
     plain = config.to_dict() if isinstance(config, ConfigDict) else config
     plain = json.loads(json.dumps(plain))
     settings = {}
-    for field, value in flat_fields(plain).items():
+    for field, value in drop_without_effect(flat_fields(plain)).items():
         section, _, rest = field.partition(".")
         if {section, field} & set(IGNORED_FIELDS):
             continue
