@@ -7,6 +7,8 @@ import pytest
 from jax import lax, test_util
 
 from mlti_jax import ops
+from mlti_jax._internal import native
+from mlti_jax.ops import _convolution
 
 SLOW = pytest.mark.slow
 SHAPES = [
@@ -80,7 +82,8 @@ def test_conv2d_and_derivatives_equal_lax(
     x_shape, kernel_shape, strides, batched, small_cache, monkeypatch
 ):
     if small_cache:
-        monkeypatch.setattr(ops, "_CACHE_BYTES", 1 << 11)
+        monkeypatch.setattr(_convolution, "_CACHE_BYTES", 1 << 11)
+        monkeypatch.setattr(native, "available", lambda dtype: False)
     lead_x = {"x": (2,), "both": (2,), "nested": (2, 3)}.get(batched, ())
     lead_kernel = {"kernel": (2,), "both": (2,), "nested": (3,)}.get(batched, ())
     x, kernel = draw(0, (*lead_x, *x_shape), (*lead_kernel, *kernel_shape))
@@ -246,6 +249,10 @@ def test_unit_length_and_its_derivatives():
 
 FUNCTIONS = {
     "max_pool": (ops.max_pool, [(2, 4, 5, 3)]),
+    "pool_moments": (
+        lambda x: ops.pool_moments(x, jnp.array([1.0, -1.0, 1.0])),
+        [(2, 4, 5, 3)],
+    ),
     "batch_moments": (ops.batch_moments, [(6, 3)]),
     "weighted_moments": (
         lambda x: ops.batch_moments(x, jnp.array([1.0, 0.0, 1.0, 1.0])),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -61,9 +60,9 @@ class BatchNorm(nn.Module):
         self,
         x: Array,
         context: Context,
-        pool: Callable[[Array], Array] | None = None,
+        pool: bool = False,
     ) -> Array:
-        """Normalize `x`, then apply `pool`, a maximum over windows."""
+        """Normalize `x`, and apply 2x2 max-pooling if `pool`."""
         features = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (features,))
         offset = self.param("offset", nn.initializers.zeros, (features,))
@@ -71,8 +70,18 @@ class BatchNorm(nn.Module):
         running_var = self.variable("batch_stats", "var", jnp.ones, (features,))
         dtype = x.dtype
         x = x.astype(jnp.promote_types(dtype, running_mean.value.dtype))
-        if context.batch_statistics or context.train:
-            mean, var = ops.batch_moments(x, context.weight)
+        # Normalization is monotone in each channel (the sign of the scale gives the
+        # direction), so pooling first gives the same result for less work.
+        sign = jnp.where(scale < 0, -1, 1).astype(x.dtype)
+        needs_moments = context.batch_statistics or context.train
+        pooled = x
+        if pool and needs_moments and context.weight is None:
+            pooled, mean, var = ops.pool_moments(x, sign)
+        else:
+            if needs_moments:
+                mean, var = ops.batch_moments(x, context.weight)
+            if pool:
+                pooled = sign * ops.max_pool(sign * x)
         if context.train:
             weight = context.weight
             samples = x.shape[0] if weight is None else weight.sum()
@@ -82,12 +91,7 @@ class BatchNorm(nn.Module):
             self._update(running_var, unbiased)
         if not context.batch_statistics:
             mean, var = running_mean.value, running_var.value
-        if pool is not None:
-            # Normalization is monotone in each channel (the sign of the scale gives
-            # the direction), so pooling first gives the same result for less work.
-            sign = jnp.where(scale < 0, -1, 1).astype(x.dtype)
-            x = sign * pool(sign * x)
-        out = ops.normalise(x, mean, var, scale, offset, self.epsilon)
+        out = ops.normalise(pooled, mean, var, scale, offset, self.epsilon)
         return out.astype(dtype)
 
     def _update(self, running: nn.Variable, new: Array) -> None:
@@ -112,7 +116,7 @@ class ConvBlock(nn.Module):
         shape = (3, 3, h.shape[-1], self.filters)
         kernel = self.param("kernel", uniform_fan_in, shape)
         out = context.linear(h, kernel, ops.conv2d)
-        return nn.relu(BatchNorm(name="norm")(out, context, ops.max_pool))
+        return nn.relu(BatchNorm(name="norm")(out, context, pool=True))
 
 
 class PlainConvBlock(nn.Module):
@@ -137,8 +141,7 @@ class PlainConvBlock(nn.Module):
         kernel = self.param("kernel", uniform_fan_in, shape)
         conv = partial(ops.conv2d, strides=self.strides)
         out = context.linear(h, kernel, conv)
-        pool = ops.max_pool if self.pool else None
-        out = nn.relu(BatchNorm(name="norm")(out, context, pool))
+        out = nn.relu(BatchNorm(name="norm")(out, context, self.pool))
         return out.mean(axis=(1, 2)) if self.mean else out
 
 

@@ -1,4 +1,4 @@
-r"""Operations that determine the speed of a convolutional network.
+r"""Convolution with fast derivatives of every order.
 
 `conv2d` is bilinear, and so is its kernel gradient. The pair is closed under
 differentiation: two primitives provide derivatives of every order in forward and
@@ -27,10 +27,20 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-__all__ = ["batch_moments", "conv2d", "max_pool", "normalise", "unit"]
+from mlti_jax._internal import native
+from mlti_jax.ops._groups import (
+    Axes,
+    Operands,
+    as_groups,
+    same_manual_axes,
+    split_groups,
+)
 
 # The kernel gradient is summed over chunks of images whose operands stay in cache.
 _CACHE_BYTES = 2**20
+
+# Channels times filters up to which the native kernel gradient is faster.
+_NATIVE_PRODUCTS = 2**13
 
 _Size = tuple[int, int]  # of a kernel, in rows and columns
 
@@ -78,149 +88,6 @@ def conv2d(
     return patches @ kernel.reshape(height * width * channels, filters)
 
 
-@jax.custom_jvp
-def max_pool(x: Array) -> Array:
-    r"""Maximum over windows of 2 x 2 with stride 2; drops an odd last row or column.
-
-    $$y_{nhwc} = \max_{i, j \in \{0, 1\}} x_{n,\, 2h + i,\, 2w + j,\, c}$$
-
-    Computed as pairwise maxima of strided slices. The derivative compares with the
-    maximum, and equal entries of a window share it equally; the select-and-scatter of
-    `lax.reduce_window` is much slower.
-
-    Args:
-      x: `[N, H, W, C]`.
-
-    Returns:
-      `[N, H // 2, W // 2, C]`.
-
-    Raises:
-      AssertionError: if `x` is not of rank 4.
-
-    Examples:
-      >>> import jax.numpy as jnp
-      >>> from mlti_jax import ops
-      >>> x = jnp.array([[1.0, 2.0, 5.0], [4.0, 3.0, 6.0]])[None, :, :, None]
-      >>> ops.max_pool(x).shape, float(ops.max_pool(x)[0, 0, 0, 0])
-      ((1, 1, 1, 1), 4.0)
-    """
-    chex.assert_rank(x, 4)
-    x = _whole_windows(x)
-    x = jnp.maximum(x[:, 0::2], x[:, 1::2])
-    return jnp.maximum(x[:, :, 0::2], x[:, :, 1::2])
-
-
-@max_pool.defjvp
-def _max_pool_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    x, tangent = map(_whole_windows, (*primals, *tangents))
-    maximum = max_pool(x)
-    corners = [x[:, i::2, j::2] for i in range(2) for j in range(2)]
-    equal = sum((corner == maximum).astype(x.dtype) for corner in corners)
-    images, height, width, channels = maximum.shape
-    windows = (images, height, 2, width, 2, channels)
-    chosen = x.reshape(windows) == maximum[:, :, None, :, None]
-    chosen_tangent = jnp.where(chosen, tangent.reshape(windows), 0)
-    return maximum, chosen_tangent.sum((2, 4)) / equal
-
-
-def _whole_windows(x: Array) -> Array:
-    """Drop an odd last row and column."""
-    return x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
-
-
-def batch_moments(x: Array, weight: Array | None = None) -> tuple[Array, Array]:
-    r"""Mean and biased variance over all axes but the last.
-
-    $$\mu_c = \sum_n w_n x_{nc}, \quad
-      \sigma^2_c = \sum_n w_n (x_{nc} - \mu_c)^2, \quad \sum_n w_n = 1$$
-
-    Computed in one pass, as the mean of squares minus the square of the mean, after
-    subtracting the first value. Without that shift, a mean much larger than the
-    deviation would cancel all digits. Negative rounding errors are set to 0.
-
-    Args:
-      x: `[N, ..., C]`.
-      weight: `[N]`, 0 for samples that do not count; None if all count.
-
-    Returns:
-      `(mean [C], variance [C])`.
-
-    Examples:
-      >>> import jax.numpy as jnp
-      >>> from mlti_jax import ops
-      >>> mean, variance = ops.batch_moments(jnp.array([[1.0], [3.0], [99.0]]),
-      ...                                    jnp.array([1.0, 1.0, 0.0]))
-      >>> mean.tolist(), variance.tolist()
-      ([2.0], [1.0])
-    """
-    axes = tuple(range(x.ndim - 1))
-    pivot = lax.stop_gradient(x[(0,) * (x.ndim - 1)])
-    x = x - pivot
-    if weight is None:
-        mean, square = x.mean(axes), (x * x).mean(axes)
-    else:
-        share = weight / jnp.maximum(weight.sum() * (x[0].size // x.shape[-1]), 1e-12)
-        share = share.reshape(-1, *(1,) * (x.ndim - 1))
-        mean, square = (x * share).sum(axes), (x * x * share).sum(axes)
-    return pivot + mean, jnp.maximum(square - mean * mean, 0.0)
-
-
-def normalise(
-    x: Array,
-    mean: Array,
-    var: Array,
-    scale: Array,
-    offset: Array,
-    epsilon: float = 1e-5,
-) -> Array:
-    r"""Batch normalization with given moments, as one multiply-add.
-
-    $$(x - \mu) \, s / \sqrt{\sigma^2 + \epsilon} + b = x a + (b - \mu a), \quad
-      a = s / \sqrt{\sigma^2 + \epsilon}$$
-
-    Args:
-      x: `[..., C]`.
-      mean: $\mu$, `[C]`.
-      var: $\sigma^2$, `[C]`.
-      scale: $s$, `[C]`.
-      offset: $b$, `[C]`.
-      epsilon: keeps the result finite if a channel is constant.
-
-    Returns:
-      The normalized `x`, with the same shape.
-
-    Examples:
-      >>> import jax.numpy as jnp
-      >>> from mlti_jax import ops
-      >>> x = jnp.array([[1.0], [5.0]])
-      >>> one, zero = jnp.ones(1), jnp.zeros(1)
-      >>> ops.normalise(x, 3 * one, 4 * one, one, zero, epsilon=0.0).tolist()
-      [[-1.0], [1.0]]
-    """
-    factor = scale * lax.rsqrt(var + epsilon)
-    return x * factor + (offset - mean * factor)
-
-
-def unit(a: Array) -> Array:
-    r"""Scale vectors to length one, $a / \sqrt{\lVert a \rVert^2 + 10^{-12}}$.
-
-    The constant keeps the derivative at 0 finite. Zero vectors remain zero.
-
-    Args:
-      a: `[..., D]`.
-
-    Returns:
-      Vectors of length one, `[..., D]`.
-
-    Examples:
-      >>> import jax.numpy as jnp
-      >>> from mlti_jax import ops
-      >>> [round(value, 3) for value in ops.unit(jnp.array([3.0, 4.0])).tolist()]
-      [0.6, 0.8]
-    """
-    return a / jnp.sqrt(jnp.sum(a**2, axis=-1, keepdims=True) + 1e-12)
-
-
 def _patches(
     x: Array, size: _Size, strides: int, pads: Sequence[tuple[int, int]]
 ) -> Array:
@@ -246,28 +113,12 @@ _kernel_gradient_p = Primitive("conv2d_same_kernel_gradient")
 
 
 def _conv(x: Array, kernel: Array) -> Array:
-    return _conv_p.bind(*_same_manual_axes(x, kernel))
+    return _conv_p.bind(*same_manual_axes(x, kernel))
 
 
 def _kernel_gradient(x: Array, g: Array, size: _Size) -> Array:
     """`k_ijco = sum_nhw x_{n, h + i, w + j, c} g_nhwo` with the padding of `_conv`."""
-    return _kernel_gradient_p.bind(*_same_manual_axes(x, g), size=size)
-
-
-def _same_manual_axes(*arrays: Array) -> list[Array]:
-    """Mark replicated arrays as varying if another one varies (in `shard_map`)."""
-    axes = [_varying(a) for a in arrays]
-    missing = [tuple(frozenset().union(*axes) - own) for own in axes]
-    return [
-        lax.pcast(a, m, to="varying") if m else a
-        for a, m in zip(arrays, missing, strict=True)
-    ]
-
-
-def _varying(a: Array) -> frozenset[str]:
-    """Return the mesh axes along which an array varies (in `shard_map`)."""
-    manual = getattr(jax.typeof(a), "manual_axis_type", None)
-    return frozenset() if manual is None else frozenset(manual.varying)
+    return _kernel_gradient_p.bind(*same_manual_axes(x, g), size=size)
 
 
 @_conv_p.def_impl
@@ -316,27 +167,7 @@ ad.defbilinear(
 )
 
 
-_Operands = Sequence[Array]
-_Axes = Sequence[int | None]
-
-
-def _as_groups(operands: _Operands, axes: _Axes) -> tuple[list[Array], int]:
-    """Fold the mapped axis of both operands into their groups; return its length."""
-    length = next(
-        a.shape[i] for a, i in zip(operands, axes, strict=True) if i is not None
-    )
-    folded = []
-    for a, i in zip(operands, axes, strict=True):
-        a = batching.bdim_at_front(a, i, length)
-        folded.append(a.reshape(length * a.shape[1], *a.shape[2:]))
-    return folded, length
-
-
-def _split_groups(y: Array, length: int) -> Array:
-    return y.reshape(length, y.shape[0] // length, *y.shape[1:])
-
-
-def _conv_batched(operands: _Operands, axes: _Axes) -> tuple[Array, int]:
+def _conv_batched(operands: Operands, axes: Axes) -> tuple[Array, int]:
     x, kernel = operands
     x_axis, kernel_axis = axes
     if x_axis is not None and kernel_axis is None:
@@ -344,15 +175,15 @@ def _conv_batched(operands: _Operands, axes: _Axes) -> tuple[Array, int]:
         x = jnp.moveaxis(x, x_axis, 1)
         y = _conv(x.reshape(x.shape[0], -1, *x.shape[3:]), kernel)
         return y.reshape(*x.shape[:-1], y.shape[-1]), 1
-    (x, kernel), length = _as_groups(operands, axes)
-    return _split_groups(_conv(x, kernel), length), 0
+    (x, kernel), length = as_groups(operands, axes)
+    return split_groups(_conv(x, kernel), length), 0
 
 
 def _kernel_gradient_batched(
-    operands: _Operands, axes: _Axes, *, size: _Size
+    operands: Operands, axes: Axes, *, size: _Size
 ) -> tuple[Array, int]:
-    (x, g), length = _as_groups(operands, axes)
-    return _split_groups(_kernel_gradient(x, g, size), length), 0
+    (x, g), length = as_groups(operands, axes)
+    return split_groups(_kernel_gradient(x, g, size), length), 0
 
 
 for _primitive, _rule in (
@@ -457,6 +288,11 @@ def _conv_cpu(x: Array, kernel: Array) -> Array:
 
 
 def _kernel_gradient_cpu(x: Array, g: Array, *, size: _Size) -> Array:
+    c, o = x.shape[-1], g.shape[-1]
+    # With more channels, matrix products are as fast as the native kernel.
+    if size == (3, 3) and c * o <= _NATIVE_PRODUCTS and native.available(x.dtype):
+        out = jax.ShapeDtypeStruct((x.shape[0], *size, c, o), x.dtype)
+        return native.call("KernelGradient", out, x, g)
     if x.shape[0] > 1 and _patches_fit(x, size):
         return jax.vmap(partial(_chunk_kernel_gradient, size=size))(x, g)
     blocked = partial(_blocked_kernel_gradient, size=size)

@@ -1,0 +1,25 @@
+"""Operations that determine the speed of a convolutional network."""
+
+from mlti_jax.ops._convolution import conv2d as conv2d
+from mlti_jax.ops._normalization import (
+    batch_moments as batch_moments,
+)
+from mlti_jax.ops._normalization import (
+    max_pool as max_pool,
+)
+from mlti_jax.ops._normalization import (
+    normalise as normalise,
+)
+from mlti_jax.ops._normalization import (
+    unit as unit,
+)
+from mlti_jax.ops._pool_moments import pool_moments as pool_moments
+
+__all__ = [
+    "batch_moments",
+    "conv2d",
+    "max_pool",
+    "normalise",
+    "pool_moments",
+    "unit",
+]

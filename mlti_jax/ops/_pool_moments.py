@@ -1,0 +1,273 @@
+r"""Max-pooling and the moments of its input, in one pass over the data.
+
+A block of a convolutional network reads its largest array, the output $y$ of the
+convolution, for the moments of batch-norm and for pooling, and again for the derivative
+of both. Here that is one pass forward and one pass backward. Three primitives provide
+derivatives of every order in forward and reverse mode:
+
+* `pool_moments`: $F(y) = (S_y y, \mu, \sigma^2)$, where $S_y$ selects the maxima;
+* its tangent: $J_y(t) = (S_y t, \overline{t}, 2 \overline{(y - \mu) t})$;
+* its cotangent: $J_y^T(p, m, v) = S_y^T p + (m + 2 v (y - \mu)) / M$.
+
+$S_y$ is piecewise constant, so $J$ and $J^T$ depend on $y$ only through $y - \mu$. All
+have a leading axis of groups: y `[G, N, H, W, C]`, pooled `[G, N, H/2, W/2, C]`, and
+`[G, C]` per channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from mlti_jax._internal import native
+from mlti_jax.ops._groups import (
+    Axes,
+    Operands,
+    as_groups,
+    same_manual_axes,
+    split_groups,
+)
+from mlti_jax.ops._normalization import batch_moments, max_pool
+
+_POSITIONS = (1, 2, 3)  # axes of y that the moments are taken over
+
+
+def pool_moments(x: Array, sign: Array) -> tuple[Array, Array, Array]:
+    r"""Pool the input of a batch normalization, and compute its moments.
+
+    $$p_{nhwc} = s_c \max_{i, j \in \{0, 1\}} s_c \, x_{n,\, 2h + i,\, 2w + j,\, c},
+      \quad \mu_c = \overline{x}_c, \quad \sigma^2_c = \overline{(x_c - \mu_c)^2}$$
+
+    The same as `max_pool` and `batch_moments`, in one pass over `x`. Equal entries of a
+    window share the derivative equally.
+
+    Args:
+      x: `[N, H, W, C]`.
+      sign: $s$, `[C]`: 1 for the maximum, -1 for the minimum of a channel.
+
+    Returns:
+      `(pooled [N, H // 2, W // 2, C], mean [C], variance [C])`.
+
+    Raises:
+      AssertionError: if `x` is not of rank 4 or `sign` is not of rank 1.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> from mlti_jax import ops
+      >>> x = jnp.array([[1.0, 2.0], [4.0, 5.0]])[None, :, :, None]
+      >>> [a.ravel().tolist() for a in ops.pool_moments(x, -jnp.ones(1))]
+      [[1.0], [3.0], [2.5]]
+    """
+    chex.assert_rank([x, sign], [4, 1])
+    out = _bind(_forward_p, x[None], sign.astype(x.dtype)[None])
+    pooled, mean, variance = (leaf[0] for leaf in out)
+    return pooled, mean, variance
+
+
+def _bind(primitive: Primitive, *operands: Array) -> Any:
+    return primitive.bind(*same_manual_axes(*operands))
+
+
+# The JAX forms, for accelerators and without a compiler.
+
+
+def _forward(y: Array, sign: Array) -> list[Array]:
+    mean, variance = jax.vmap(batch_moments)(y)
+    sign = sign[:, None, None, None]
+    return [sign * jax.vmap(max_pool)(sign * y), mean, variance]
+
+
+def _tangent(y: Array, pooled: Array, mean: Array, t: Array) -> list[Array]:
+    chosen, count = _chosen(y, pooled)
+    windows = _windows(t).reshape(chosen.shape)
+    pooled_t = jnp.where(chosen, windows, 0).sum((3, 5)) / count
+    return [pooled_t, t.mean(_POSITIONS), _variance_tangent(y, mean, t)]
+
+
+def _cotangent(
+    y: Array,
+    pooled: Array,
+    mean: Array,
+    by_pooled: Array,
+    by_mean: Array,
+    by_var: Array,
+) -> Array:
+    chosen, count = _chosen(y, pooled)
+    share = (by_pooled / count)[:, :, :, None, :, None]
+    scattered = jnp.where(chosen, share, 0).reshape(_windows(y).shape)
+    rows, columns = y.shape[2] % 2, y.shape[3] % 2
+    pad = ((0, 0), (0, 0), (0, rows), (0, columns), (0, 0))
+    constant, slope = (_spread(a, y) for a in (by_mean, 2 * by_var))
+    return jnp.pad(scattered, pad) + constant + slope * _centered(y, mean)
+
+
+def _windows(y: Array) -> Array:
+    """Drop an odd last row and column."""
+    return y[:, :, : y.shape[2] // 2 * 2, : y.shape[3] // 2 * 2]
+
+
+def _chosen(y: Array, pooled: Array) -> tuple[Array, Array]:
+    """Return where the maxima are, `[G, N, H/2, 2, W/2, 2, C]`, and their number."""
+    groups, images, height, width, channels = pooled.shape
+    windows = _windows(y).reshape(groups, images, height, 2, width, 2, channels)
+    chosen = windows == pooled[:, :, :, None, :, None]
+    return chosen, chosen.sum((3, 5)).astype(y.dtype)
+
+
+def _centered(y: Array, mean: Array) -> Array:
+    return y - mean[:, None, None, None]
+
+
+def _spread(a: Array, y: Array) -> Array:
+    """Distribute a cotangent of means `[G, C]` over the positions of y."""
+    positions = y.shape[1] * y.shape[2] * y.shape[3]
+    return a[:, None, None, None] / positions
+
+
+def _variance_tangent(y: Array, mean: Array, t: Array) -> Array:
+    return 2 * (_centered(y, mean) * t).mean(_POSITIONS)
+
+
+# The primitives.
+
+_forward_p = Primitive("pool_moments")
+_tangent_p = Primitive("pool_moments_tangent")
+_cotangent_p = Primitive("pool_moments_cotangent")
+_forward_p.multiple_results = _tangent_p.multiple_results = True
+
+
+@_forward_p.def_abstract_eval
+def _forward_shapes(y: ShapedArray, sign: ShapedArray) -> list[ShapedArray]:
+    groups, images, height, width, channels = y.shape
+    chex.assert_shape(sign, (groups, channels))
+    pooled = y.update(shape=(groups, images, height // 2, width // 2, channels))
+    return [pooled, sign, sign]
+
+
+@_tangent_p.def_abstract_eval
+def _tangent_shapes(
+    y: ShapedArray, pooled: ShapedArray, mean: ShapedArray, t: ShapedArray
+) -> list[ShapedArray]:
+    chex.assert_equal(y.shape, t.shape)
+    return [pooled, mean, mean]
+
+
+@_cotangent_p.def_abstract_eval
+def _cotangent_shape(y: ShapedArray, *others: ShapedArray) -> ShapedArray:
+    return y
+
+
+def _is_zero(tangent: Any) -> bool:
+    return type(tangent) is ad.Zero
+
+
+def _forward_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any]
+) -> tuple[list[Array], list[Any]]:
+    y, sign = primals
+    out = _bind(_forward_p, y, sign)
+    if _is_zero(tangents[0]):
+        return out, [ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in out]
+    pooled, mean, _ = out
+    return out, _bind(_tangent_p, y, pooled, mean, tangents[0])
+
+
+def _centered_tangent(y_t: Any, mean_t: Any) -> Array:
+    """Tangent of `y - mean`."""
+    return _centered(ad.instantiate_zeros(y_t), ad.instantiate_zeros(mean_t))
+
+
+def _tangent_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any]
+) -> tuple[list[Array], list[Any]]:
+    y, pooled, mean, t = primals
+    y_t, _, mean_t, t_t = tangents
+    out = _bind(_tangent_p, *primals)
+    tangent = _bind(_tangent_p, y, pooled, mean, ad.instantiate_zeros(t_t))
+    if not (_is_zero(y_t) and _is_zero(mean_t)):
+        by_y = 2 * (_centered_tangent(y_t, mean_t) * t).mean(_POSITIONS)
+        tangent = [*tangent[:2], tangent[2] + by_y]
+    return out, tangent
+
+
+def _cotangent_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any]
+) -> tuple[Array, Array]:
+    y, pooled, mean, _, _, by_var = primals
+    y_t, _, mean_t, *cotangents_t = tangents
+    out = _bind(_cotangent_p, *primals)
+    rest = map(ad.instantiate_zeros, cotangents_t)
+    tangent = _bind(_cotangent_p, y, pooled, mean, *rest)
+    if not (_is_zero(y_t) and _is_zero(mean_t)):
+        tangent += _spread(2 * by_var, y) * _centered_tangent(y_t, mean_t)
+    return out, tangent
+
+
+def _tangent_transpose(
+    cotangents: Sequence[Any], y: Array, pooled: Array, mean: Array, t: Any
+) -> list[Array | None]:
+    values = map(ad.instantiate_zeros, cotangents)
+    return [None, None, None, _bind(_cotangent_p, y, pooled, mean, *values)]
+
+
+def _cotangent_transpose(
+    cotangent: Any, y: Array, pooled: Array, mean: Array, *linear: Any
+) -> list[Array | None]:
+    values = _bind(_tangent_p, y, pooled, mean, ad.instantiate_zeros(cotangent))
+    wanted = map(ad.is_undefined_primal, linear)
+    return [
+        *(None, None, None),
+        *(v if w else None for v, w in zip(values, wanted, strict=True)),
+    ]
+
+
+def _batched(primitive: Primitive) -> Callable[..., Any]:
+    """Fold the mapped axis into the groups."""
+
+    def rule(operands: Operands, axes: Axes) -> tuple[Any, Any]:
+        folded, length = as_groups(operands, axes)
+        out = _bind(primitive, *folded)
+        if primitive.multiple_results:
+            return [split_groups(leaf, length) for leaf in out], [0] * len(out)
+        return split_groups(out, length), 0
+
+    return rule
+
+
+def _native(name: str, form: Callable[..., Any]) -> Callable:
+    """Use the native kernel if it is available, else the JAX form."""
+
+    def function(*operands: Array) -> Any:
+        if not native.available(operands[0].dtype):
+            return form(*operands)
+        shapes = jax.eval_shape(form, *operands)
+        return native.call(name, shapes, *operands)
+
+    return function
+
+
+for _primitive, _form, _name, _jvp in (
+    (_forward_p, _forward, "PoolMoments", _forward_jvp),
+    (_tangent_p, _tangent, "PoolMomentsTangent", _tangent_jvp),
+    (_cotangent_p, _cotangent, "PoolMomentsCotangent", _cotangent_jvp),
+):
+    _primitive.def_impl(jax.jit(_primitive.bind))
+    ad.primitive_jvps[_primitive] = _jvp
+    batching.primitive_batchers[_primitive] = _batched(_primitive)
+    _many = _primitive.multiple_results
+    mlir.register_lowering(_primitive, mlir.lower_fun(_form, multiple_results=_many))
+    mlir.register_lowering(
+        _primitive,
+        mlir.lower_fun(_native(_name, _form), multiple_results=_many),
+        platform="cpu",
+    )
+ad.primitive_transposes[_tangent_p] = _tangent_transpose
+ad.primitive_transposes[_cotangent_p] = _cotangent_transpose

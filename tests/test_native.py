@@ -1,0 +1,249 @@
+"""Kernels in C++ and the JAX forms, compared with plain `lax` in float64."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax, test_util
+
+from mlti_jax import ops
+from mlti_jax._internal import native
+from mlti_jax.ops import _convolution, _pool_moments
+
+TOLERANCE = 1e-10
+# Odd sizes, channels that are not a multiple of a vector, several parts of the images.
+SHAPES = [(2, 4, 4, 16), (3, 5, 7, 3), (1, 3, 3, 37), (9, 32, 32, 33), (2, 2, 3, 8)]
+GRADIENT_SHAPES = [
+    ((3, 5, 7, 3), 32),
+    ((2, 3, 3, 32), 32),
+    ((1, 1, 2, 1), 5),
+    ((11, 28, 28, 6), 17),
+    ((4, 6, 4, 7), 33),
+]
+
+
+@pytest.fixture(params=["native", "jax"])
+def form(request, monkeypatch):
+    """Run a test with the native kernels and with the JAX forms."""
+    if request.param == "jax":
+        monkeypatch.setattr(native, "available", lambda dtype: False)
+    elif not native.available(jnp.float32):
+        pytest.skip("no C++ compiler: no native kernels")
+    # Programs compiled with the other form must not be reused.
+    jax.clear_caches()
+    yield request.param
+    jax.clear_caches()
+
+
+def images(shape, seed=0, ties=False):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-2, 3, shape) if ties else rng.normal(size=shape)
+    return jnp.asarray(values, jnp.float64)
+
+
+def plain(x, sign):
+    """Pooling with `reduce_window` and moments in two passes."""
+    pooled = lax.reduce_window(
+        sign * x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
+    )
+    return sign * pooled, x.mean((0, 1, 2)), x.var((0, 1, 2))
+
+
+def signs(channels):
+    return jnp.where(jnp.arange(channels) % 3 == 0, -1.0, 1.0)
+
+
+def loss(function, sign, weights):
+    def value(x):
+        out = function(jnp.sin(x), sign)
+        pairs = zip(weights, out, strict=True)
+        return sum(jnp.sum(w * jnp.cos(leaf)) for w, leaf in pairs)
+
+    return value
+
+
+def close(a, b):
+    for left, right in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        scale = max(1.0, float(jnp.abs(right).max(initial=0.0)))
+        np.testing.assert_allclose(left, right, atol=TOLERANCE * scale)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pool_moments_and_derivatives_equal_lax(form, shape):
+    with jax.enable_x64(True):
+        x, sign = images(shape), signs(shape[-1])
+        close(ops.pool_moments(x, sign), plain(x, sign))
+        weights = [images(leaf.shape, 1) for leaf in plain(x, sign)]
+        direction = images(shape, 2)
+
+        def derivatives(function):
+            value = loss(function, sign, weights)
+            gradient = jax.grad(value)
+            reverse_twice = jax.grad(lambda x: jnp.vdot(gradient(x), direction))
+            return (
+                gradient(x),
+                jax.jvp(value, (x,), (direction,)),
+                jax.jvp(gradient, (x,), (direction,)),  # forward over reverse
+                reverse_twice(x),
+                jax.jvp(  # forward over forward
+                    lambda x: jax.jvp(value, (x,), (direction,))[1], (x,), (direction,)
+                ),
+                jax.grad(lambda x: jnp.vdot(reverse_twice(x), direction))(x),  # third
+            )
+
+        close(jax.jit(lambda: derivatives(ops.pool_moments))(), derivatives(plain))
+
+
+def test_equal_maxima_share_the_derivative(form):
+    with jax.enable_x64(True):
+        x, sign = images((3, 6, 6, 20), ties=True), signs(20)
+        direction = images(x.shape, 1)
+        pooled, tangent = jax.jvp(
+            lambda x: ops.pool_moments(x, sign)[0], (x,), (direction,)
+        )
+        value, pull = jax.vjp(lambda x: ops.pool_moments(x, sign)[0], x)
+        cotangent = images(value.shape, 2)
+        (by_x,) = pull(cotangent)
+        expected_t, expected_x = np.zeros(pooled.shape), np.zeros(x.shape)
+        for n, h, w, c in np.ndindex(pooled.shape):
+            at = np.s_[n, 2 * h : 2 * h + 2, 2 * w : 2 * w + 2, c]
+            equal = np.asarray(x[at]) == float(pooled[n, h, w, c])
+            expected_t[n, h, w, c] = np.asarray(direction[at])[equal].mean()
+            expected_x[at] = equal / equal.sum() * float(cotangent[n, h, w, c])
+        close((tangent, by_x), (expected_t, expected_x))
+
+
+def test_tasks_are_separate_groups(form):
+    with jax.enable_x64(True):
+        x = images((3, 2, 6, 5, 9))
+        sign = jnp.stack([signs(9), -signs(9), signs(9)])
+
+        def gradient(function):
+            def value(x, sign):
+                return sum(jnp.sum(jnp.cos(leaf)) for leaf in function(x, sign))
+
+            return jax.grad(value)
+
+        together = jax.jit(jax.vmap(gradient(ops.pool_moments)))(x, sign)
+        alone = [gradient(plain)(x[i], sign[i]) for i in range(3)]
+        close(together, jnp.stack(alone))
+        # The sign is shared, as in frozen layers.
+        shared = jax.vmap(ops.pool_moments, (0, None))(x, sign[0])
+        close(shared, jax.vmap(plain, (0, None))(x, sign[0]))
+
+
+@pytest.mark.parametrize(("shape", "filters"), GRADIENT_SHAPES)
+def test_kernel_gradient_equals_lax(form, shape, filters):
+    with jax.enable_x64(True):
+        x = images((2, *shape))
+        g = images((2, *shape[:-1], filters), 1)
+        ours = jax.jit(lambda: _convolution._kernel_gradient(x, g, (3, 3)))()
+
+        def conv(kernel, x):
+            return lax.conv_general_dilated(
+                x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+
+        zeros = jnp.zeros((3, 3, shape[-1], filters))
+        for group in range(2):
+            _, pull = jax.vjp(lambda k, i=group: conv(k, x[i]), zeros)
+            close(ours[group], pull(g[group])[0])
+
+
+def test_float32_and_a_mean_much_larger_than_the_deviation(form):
+    x = np.random.default_rng(0).normal(10_000.0, 1.0, (20, 16, 16, 20))
+    x = x.astype(np.float32)
+    pooled, mean, variance = ops.pool_moments(jnp.asarray(x), jnp.ones(20))
+    exact = x.astype(np.float64)
+    np.testing.assert_allclose(mean, exact.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(variance, exact.var((0, 1, 2)), rtol=1e-3)
+    np.testing.assert_array_equal(pooled, x.reshape(20, 8, 2, 8, 2, 20).max((2, 4)))
+    small = jnp.asarray(exact[:2, :4, :4, :3] - 10_000.0, jnp.float32)
+    test_util.check_grads(
+        lambda x: ops.pool_moments(x, jnp.ones(3)), (small,), 2, atol=2e-2, rtol=2e-2
+    )
+
+
+def test_other_dtypes_use_the_jax_form():
+    assert not native.available(jnp.bfloat16)
+    x = jnp.ones((1, 2, 2, 3), jnp.bfloat16)
+    assert ops.pool_moments(x, jnp.ones(3))[0].dtype == jnp.bfloat16
+
+
+def test_result_does_not_depend_on_the_number_of_threads():
+    if not native.available(jnp.float32):
+        pytest.skip("no C++ compiler: no native kernels")
+    code = (
+        "import jax, jax.numpy as jnp, hashlib; from mlti_jax import ops\n"
+        "from mlti_jax.ops import _convolution\n"
+        "x = jax.random.normal(jax.random.key(0), (33, 28, 28, 8))\n"
+        "a = ops.pool_moments(x, jnp.ones(8))\n"
+        "b = _convolution._kernel_gradient(x[None], x[None], (3, 3))\n"
+        "data = b''.join(l.tobytes() for l in jax.device_get([*a, b]))\n"
+        "print(hashlib.sha256(data).hexdigest())\n"
+    )
+    digests = {run(code, NPROC=threads).stdout for threads in ("1", "4")}
+    assert len(digests) == 1
+
+
+def run(code, **environment):
+    root = pathlib.Path(__file__).parents[1]
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(root), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+LOAD = (
+    "import jax.numpy as jnp; from mlti_jax._internal import native\n"
+    "print(native.available(jnp.float32))\n"
+)
+
+
+def test_library_is_compiled_once_and_again_if_it_is_damaged(tmp_path):
+    if not native.available(jnp.float32):
+        pytest.skip("no C++ compiler: no native kernels")
+    assert run(LOAD, XDG_CACHE_HOME=str(tmp_path)).stdout == "True\n"
+    (library,) = (tmp_path / "mlti_jax" / "native").iterdir()
+    before = library.stat().st_mtime_ns
+    assert run(LOAD, XDG_CACHE_HOME=str(tmp_path)).stdout == "True\n"
+    assert library.stat().st_mtime_ns == before
+    library.write_bytes(b"not a library")
+    assert run(LOAD, XDG_CACHE_HOME=str(tmp_path)).stdout == "True\n"
+    assert library.stat().st_size > 1000
+
+
+def test_without_a_compiler_or_with_a_broken_one(tmp_path):
+    code = LOAD + (
+        "from mlti_jax import ops\n"
+        "print(ops.pool_moments(jnp.ones((1, 2, 2, 1)), jnp.ones(1))[1][0])\n"
+    )
+    cache = str(tmp_path / "cache")
+    disabled = run(code, MLTI_NATIVE="0", XDG_CACHE_HOME=cache)
+    missing = run(code, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=cache)
+    assert disabled.stdout == missing.stdout == "False\n1.0\n"
+    assert "native kernels" not in disabled.stderr
+    broken = tmp_path / "c++"
+    broken.write_text('#!/bin/sh\necho "fatal: no headers" >&2\nexit 1\n')
+    broken.chmod(0o755)
+    result = run(code, CXX=str(broken), XDG_CACHE_HOME=cache)
+    assert result.stdout == "False\n1.0\n"
+    assert "fatal: no headers" in result.stderr
+    assert "MLTI_NATIVE=0" in result.stderr
+
+
+def test_forms_are_the_ones_that_are_lowered():
+    """The native kernel is in the program, and the JAX form is not."""
+    if not native.available(jnp.float32):
+        pytest.skip("no C++ compiler: no native kernels")
+    y = jnp.ones((1, 2, 4, 4, 3))
+    lowered = jax.jit(_pool_moments._forward_p.bind).lower(y, jnp.ones((1, 3)))
+    assert "mlti_jax_PoolMomentsF32" in lowered.as_text()
