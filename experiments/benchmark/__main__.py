@@ -24,6 +24,7 @@ cases in two minutes, without vmap. The tables are:
   memory                         second-order MAML by inner steps and tasks, `remat`
   scaling                        time and memory by tasks, inner steps and pool size
   own_network                    a wrapped network relative to the built-in one
+  startup                        seconds from the command to the first step, by part
 
 `--output=DIR` writes `results.json` and plots.
 """
@@ -49,6 +50,7 @@ from experiments.benchmark import (
     relative,
     sampling,
     scaling,
+    startup,
     steps,
 )
 from experiments.benchmark.cases import ALL_CASES, QUICK, find
@@ -89,6 +91,7 @@ TABLES = {
     "memory": memory,
     "scaling": scaling,
     "own_network": own_network,
+    "startup": startup,
 }
 # Modules with `table(result)`, by the kind of result.
 MODULES = {"step": steps, "rows": relative, BREAKDOWN: breakdown, **TABLES}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,6 +48,35 @@ INIT, TRAIN = 0, 1
 VALIDATION, TEST = 0, 1
 # Without `jit`, its loop would be compiled at each call.
 _sample_task = jax.jit(data.sample_task, static_argnames=("ways", "shots", "queries"))
+
+
+def _init_state(
+    learner: Learner,
+    strategy: Strategy,
+    optimiser: optax.GradientTransformation,
+    episode: Episode,
+    ema: tuple[float, ...],
+    pool: Pool,
+    key: Array,
+) -> TrainState:
+    task = data.sample_task(pool, jax.random.key(0), **episode._asdict())
+    return init_state(learner, strategy, optimiser, key, task.support.x, ema)
+
+
+@functools.cache
+def _compiled_init_state() -> Callable[..., TrainState]:
+    """Return `_init_state` as one program.
+
+    Executed operation by operation, it would be about a hundred programs, most of them
+    for outputs of layers, which a single program does not compute at all. The program
+    runs once, so LLVM need not optimize it: on a CPU that takes longer than the rest.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    return jax.jit(
+        _init_state,
+        static_argnums=(0, 1, 2, 3, 4),
+        compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +123,18 @@ class Experiment:
 
     def init_state(self) -> TrainState:
         """Return the state before the first step."""
-        return init_state(
+        key = self.key(INIT)
+        # Inside of another program, options of the compiler are not allowed.
+        traced = isinstance(key, jax.core.Tracer)
+        function = _init_state if traced else _compiled_init_state()
+        return function(
             self.learner,
             self.strategy,
             self.optimiser,
-            self.key(INIT),
-            self.sample_task().support.x,
+            self.episode,
             self.ema,
+            self.splits.train,
+            key,
         )
 
     def sample_task(self) -> Task:

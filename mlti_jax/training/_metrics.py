@@ -39,18 +39,29 @@ class MetricsWriter:
     """
 
     def __init__(self, workdir: str | pathlib.Path, step: int = 0) -> None:
-        # Slow to import: tensorboardX also imports PyTorch if that is installed.
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-
         workdir = pathlib.Path(workdir)
         path, self._events_dir = workdir / "metrics.jsonl", workdir / "tensorboard"
         _keep_until(path, step)
         make_folder(self._events_dir)
         self._file = open(path, "a", encoding="utf-8")
-        self._events = _open_events(self._events_dir)
-        # TensorBoard then drops the events of later steps.
-        start = SessionLog(status=SessionLog.START)
-        self._events.write_event(Event(step=step + 1, session_log=start))
+        self._start = step
+        self._opened: Any = None
+
+    @property
+    def _events(self) -> Any:
+        """The events of training and validation, opened by the first write.
+
+        tensorboardX is slow to import, and also imports PyTorch if that is installed.
+        The first step of a run does not wait for it.
+        """
+        if self._opened is None:
+            from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+            self._opened = _open_events(self._events_dir)
+            # TensorBoard then drops the events of later steps.
+            start = SessionLog(status=SessionLog.START)
+            self._opened.write_event(Event(step=self._start + 1, session_log=start))
+        return self._opened
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Write the `values` of a `split` (train, validation or test) at a step."""
@@ -70,7 +81,8 @@ class MetricsWriter:
     def close(self) -> None:
         """Close both files."""
         self._file.close()
-        self._events.close()
+        if self._opened is not None:
+            self._opened.close()
 
 
 def _open_events(folder: pathlib.Path) -> Any:

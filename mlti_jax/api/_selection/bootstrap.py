@@ -31,7 +31,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
 
 # Scores of one candidate: for each unit the scores of its tasks, `[tasks, episodes]`.
 Scores = Sequence[np.ndarray]
@@ -102,6 +101,8 @@ def estimate(scores: Scores, comparisons: int = 1, alpha: float = ALPHA) -> Esti
         `1 - alpha`.
       alpha: the error probability.
     """
+    from scipy import special  # slow to import, and not needed to train
+
     error = standard_error(scores)
     quantile = special.stdtrit(len(scores) - 1, 1 - alpha / 2 / comparisons)
     return Estimate(float(unit_means(scores).mean()), error, float(quantile) * error)
