@@ -27,7 +27,7 @@ from mlti_jax.learners._base import (
     run_task,
 )
 from mlti_jax.learners._hoist import hoist
-from mlti_jax.learners._inner_loop import descend, mean_over
+from mlti_jax.learners._inner_loop import descend, map_draws, mean_over
 from mlti_jax.learners._low_rank import LowRankKernel, adapt_low_rank, without_kernel
 from mlti_jax.learners._objectives import Objective
 from mlti_jax.learners._update_rules import UpdateRule
@@ -106,23 +106,30 @@ class GradientLearner:
         r"""Compute $L(f_\phi; D^q)$ with $\phi$ adapted to $D^s$ (Eq. 1).
 
         The features of the shared layers are computed once, outside the inner loop;
-        with a perturbation, those of the support set once for each of its draws.
+        with a perturbation, those of the support set once for each of its draws. The
+        first draw updates the running averages.
         """
         key_shared, key_inner, key_outer = jax.random.split(context.key, 3)
-        first, noise = self.shared_layers, context.perturbation
-        shared, state = run_task(
-            self, variables, task, context.replace(key=key_shared), layer, first
+        noise, entry = context.perturbation, layer
+        if noise is None:
+            entry = self.shared_layers
+            task, state = run_task(
+                self, variables, task, context.replace(key=key_shared), layer, entry
+            )
+            variables = variables.replace(state=state)
+        phi, low_rank, state = self._adapt(
+            variables, task.support, context.replace(key=key_inner), entry
         )
-        variables = variables.replace(state=state)
-        # With noise only the statistics of the support set are used from this run: the
-        # inner loop draws its features again in every step.
-        support, entry = (
-            (shared.support, first) if noise is None else (task.support, layer)
-        )
-        query = shared.query
-        phi, low_rank = self._adapt(
-            variables, support, context.replace(key=key_inner), entry
-        )
+        query = task.query
+        if noise is not None:
+            query_x, state = self._shared_features(
+                variables.replace(state=state),
+                query,
+                context.replace(key=jax.random.split(key_shared)[1]),
+                layer,
+                noise.query,
+            )
+            query = query.replace(x=query_x)
 
         def evaluate(params: tuple, hook: Hook | None) -> tuple[Array, Array, tuple]:
             outputs, new_state = self._forward(
@@ -161,7 +168,7 @@ class GradientLearner:
         Returns:
           Parameters of the whole stack, one entry per layer; shared layers unchanged.
         """
-        phi, low_rank = self._adapt(variables, support, context, layer)
+        phi, low_rank, _ = self._adapt(variables, support, context, layer)
         if low_rank is None:
             return phi
         first = dict(phi[low_rank.layer], kernel=low_rank.kernel())
@@ -190,13 +197,18 @@ class GradientLearner:
 
     def _adapt(
         self, variables: Variables, support: Batch, context: TaskContext, layer: int
-    ) -> tuple[tuple, LowRankKernel | None]:
-        """Adapt; the first kernel is returned apart if its update is low-rank."""
+    ) -> tuple[tuple, LowRankKernel | None, PyTree]:
+        """Adapt; the first kernel is returned apart if its update is low-rank.
+
+        The third result is the state, which noise on the shared layers updates.
+        """
         if context.perturbation is not None:
             adapt = self._adapt_to_draws if context.train else self._adapt_draw_by_draw
-            return adapt(variables, support, context, layer, context.perturbation), None
+            phi, state = adapt(variables, support, context, layer, context.perturbation)
+            return phi, None, state
         params, rule_params = variables.params["model"], variables.params["rule"]
-        h = self._support_features(variables, support, context, layer)
+        state = variables.state
+        h, _ = self._shared_features(variables, support, context, layer)
 
         def loss_fn(adapted: PyTree, index: Array, hook: Hook | None = None) -> Array:
             key = jax.random.fold_in(context.key, index)
@@ -209,7 +221,7 @@ class GradientLearner:
                 loss_fn = hoist(loss_fn, self._adapted(params), jnp.int32(0))
             step = partial(self.rule.step, rule_params)
             adapted = self._descend(context, jax.grad(loss_fn), params, step)
-            return self._merge(params, adapted), None
+            return self._merge(params, adapted), None, state
         # In first-order learning the inner gradient, so its factor too, is constant.
         source = h if self.second_order else jax.lax.stop_gradient(h)
         adapted, low_rank = adapt_low_rank(
@@ -223,7 +235,7 @@ class GradientLearner:
             factors=self.rule.factors(rule_params, source),
             num_steps=self._num_steps(context),
         )
-        return self._merge(params, adapted), low_rank
+        return self._merge(params, adapted), low_rank, state
 
     def _adapt_to_draws(
         self,
@@ -232,17 +244,24 @@ class GradientLearner:
         context: TaskContext,
         layer: int,
         noise: Perturbation,
-    ) -> tuple:
-        """Adapt to all draws of the noise at once, which derivatives go through."""
+    ) -> tuple[tuple, PyTree]:
+        """Adapt to draws of the noise, which derivatives go through.
+
+        Returns the parameters, and the state updated with the first draw.
+        """
         keys = jax.random.split(context.key, (self._num_steps(context), noise.samples))
+        if not keys.size:
+            return variables.params["model"], variables.state
 
-        def features(key: Array) -> PyTree:
+        def features(key: Array) -> tuple[PyTree, PyTree]:
             hook = noise.support(key)
-            drawn = context.replace(key=key)
-            return self._support_features(variables, support, drawn, layer, hook)
+            own = context.replace(key=key)
+            return self._shared_features(variables, support, own, layer, hook)
 
-        # The shared layers do not change: compute the draws of all steps at once.
-        drawn = jax.vmap(jax.vmap(features))(keys)
+        # The shared layers do not change: compute the draws of all steps before the
+        # loop, and what comes before the first noise only once.
+        drawn, states = map_draws(hoist(features, keys[0, 0]), keys)
+        state = jax.tree.map(lambda leaf: leaf[0, 0], states)
 
         def loss_fn(adapted: PyTree, index: Array) -> Array:
             losses = jax.vmap(
@@ -261,7 +280,7 @@ class GradientLearner:
         params = variables.params["model"]
         step = partial(self.rule.step, variables.params["rule"])
         adapted = self._descend(context, jax.grad(loss_fn), params, step)
-        return self._merge(params, adapted)
+        return self._merge(params, adapted), state
 
     def _adapt_draw_by_draw(
         self,
@@ -270,7 +289,7 @@ class GradientLearner:
         context: TaskContext,
         layer: int,
         noise: Perturbation,
-    ) -> tuple:
+    ) -> tuple[tuple, PyTree]:
         """Adapt to one draw of the noise at a time; bounds memory at test time."""
         num_steps = self._num_steps(context)
         keys = jax.random.split(context.key, (num_steps, noise.eval_samples))
@@ -278,7 +297,7 @@ class GradientLearner:
         def gradient(adapted: PyTree, index: Array) -> PyTree:
             def of_draw(key: Array) -> PyTree:
                 hook = noise.support(key)
-                h = self._support_features(
+                h, _ = self._shared_features(
                     variables, support, context.replace(key=key), layer, hook
                 )
                 return jax.grad(
@@ -297,7 +316,7 @@ class GradientLearner:
         params = variables.params["model"]
         step = partial(self.rule.step, variables.params["rule"])
         adapted = self._descend(context, gradient, params, step)
-        return self._merge(params, adapted)
+        return self._merge(params, adapted), variables.state
 
     def _descend(
         self,
@@ -318,26 +337,23 @@ class GradientLearner:
     def _num_steps(self, context: TaskContext) -> int:
         return self.steps if context.train else self.eval_steps
 
-    def _support_features(
+    def _shared_features(
         self,
         variables: Variables,
-        support: Batch,
+        batch: Batch,
         context: TaskContext,
         layer: int,
         hook: Hook | None = None,
-    ) -> PyTree:
-        """Move the support set's x from `layer` to the first adapted layer."""
-        h, _ = self.stack.apply(
+    ) -> tuple[PyTree, PyTree]:
+        """Move x from `layer` to the first adapted layer; also return the state."""
+        return self.stack.apply(
             variables.params["model"],
             variables.state,
-            support.x,
+            batch.x,
             layer,
             self.shared_layers,
-            network_context(
-                self.norm, context.train, context.key, support.weight, hook
-            ),
+            network_context(self.norm, context.train, context.key, batch.weight, hook),
         )
-        return h
 
     def _support_loss(
         self,

@@ -16,8 +16,9 @@ A rule may also weight the entries of the step with A `[I, O]`, as MetaSGD does:
 $$(x (A \circ l^\top D_t))_{no} = \sum_m K_{nmo} (D_t)_{mo},
   \quad K_{nmo} = \sum_i x_{ni} l_{mi} A_{io}.$$
 
-K `[N, N, O]` of the support set is one product with the shared A before the loop. It
-has N times the rows of the product with $W_0$, so it is faster only while N is not much
+K `[O, N, N]` of the support set is one product with the shared A before the loop. With
+l = x, K is symmetric, so the product has N (N + 1) / 2 rows. Those are (N + 1) / 2
+times the rows of the product with $W_0$, so it is faster only while N is not much
 larger than the number of steps. Otherwise, and for the query set, which is evaluated
 once, $A \circ l^\top D_t$ is computed when it is used and never stored.
 """
@@ -29,8 +30,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mlti_jax.backbones._stack import Hook, LinearMap
+from mlti_jax.learners._shared_product import shared_product
 from mlti_jax.learners._update_rules import Factors
 from mlti_jax.types import Array, PyTree
 
@@ -134,7 +137,7 @@ def _product(factors: Factors, x: Array) -> Callable[[Array], Array]:
 
     @jax.checkpoint
     def product(x: Array, left: Array, weight: Array, total: Array) -> Array:
-        return x @ (weight * (left.T @ total))
+        return x @ shared_product(weight, left.T @ total)
 
     return lambda total: product(x, factors.left, factors.weight, total)
 
@@ -143,10 +146,22 @@ def _pair_product(factors: Factors, x: Array) -> Callable[[Array], Array]:
     """Return the same map through K: more work once, very little for each D."""
     if factors.weight is None:
         return _product(factors, x)
-    pairs = x[:, None] * factors.left  # [N, N, I]
-    rows = pairs.reshape(-1, x.shape[1]) @ factors.weight
-    k = rows.reshape(*pairs.shape[:2], -1)
-    return lambda total: jnp.einsum("nmo,mo->no", k, total)
+    samples = x.shape[0]
+    symmetric = factors.left is x  # then K_nmo = K_mno
+    n, m = np.triu_indices(samples) if symmetric else np.indices((samples, samples))
+    n, m = n.ravel(), m.ravel()
+    # Products with one-hot rows select samples. Their derivatives are products as well,
+    # while those of an index or a broadcast are slow sums.
+    one_hot = np.eye(samples, dtype=x.dtype)
+    rows = ((one_hot[n] @ x) * (one_hot[m] @ factors.left)) @ factors.weight
+    # With outputs first, no step of the inner loop has to transpose K.
+    if symmetric:
+        copies = np.zeros((samples, samples, len(n)), x.dtype)
+        copies[n, m, np.arange(len(n))] = copies[m, n, np.arange(len(n))] = 1
+        k = jnp.einsum("po,nmp->onm", rows, copies)
+    else:
+        k = rows.T.reshape(-1, samples, samples)
+    return lambda total: jnp.einsum("onm,om->on", k, total.T).T
 
 
 def _replace_output(layer: int, output: Array) -> Hook:

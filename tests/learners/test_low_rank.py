@@ -6,12 +6,13 @@ import re
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mlti_jax import backbones, learners
 from mlti_jax.backbones._stack import LinearMap
-from mlti_jax.learners import TaskContext
+from mlti_jax.learners import TaskContext, _low_rank
 from mlti_jax.learners._inner_loop import descend
 from mlti_jax.learners._low_rank import LowRankKernel, adapt_low_rank
 from mlti_jax.learners._update_rules import Factors
@@ -173,6 +174,53 @@ def test_weighted_steps_by_hand(num_steps):
     np.testing.assert_allclose(
         adapted_kernel.hook(x)(0, linear), x @ expected, rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_products_of_pairs_equal_the_kernel(symmetric):
+    """Values and first and second derivatives in float64, for tasks under vmap."""
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        x, left, total, weight, c, *directions = (
+            jnp.asarray(rng.normal(size=shape))
+            for shape in (
+                *((3, 4, 6), (3, 4, 6), (3, 4, 5), (6, 5), (3, 4, 5)),
+                *((3, 4, 6), (3, 4, 6), (3, 4, 5), (6, 5)),
+            )
+        )
+
+        def gradient(product):
+            def loss(x, left, total, weight):
+                left = x if symmetric else left
+                per_task = jax.vmap(product, (0, 0, 0, None))
+                return (c * jnp.tanh(per_task(x, left, total, weight))).sum()
+
+            def along(*args):
+                grads = jax.grad(loss, (0, 1, 2, 3))(*args)
+                pairs = zip(grads, directions, strict=True)
+                return sum((g * d).sum() for g, d in pairs), grads
+
+            arguments = (x, left, total, weight)
+            second = jax.grad(along, (0, 1, 2, 3), has_aux=True)
+            return jax.jit(second)(*arguments)
+
+        def plain(x, left, total, weight):
+            kernel = jnp.zeros_like(weight)
+            for row, delta in zip(left, total, strict=True):
+                kernel += weight * jnp.outer(row, delta)
+            return x @ kernel
+
+        def of(function):
+            def product(x, left, total, weight):
+                left = x if symmetric else left  # the same array under vmap too
+                return function(Factors(left, None, weight), x)(total)
+
+            return product
+
+        expected = gradient(plain)
+        for function in (_low_rank._pair_product, _low_rank._product):
+            got = gradient(of(function))
+            chex.assert_trees_all_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_first_order_still_learns_the_matrices():

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from mlti_jax import backbones, learners, strategies
+from mlti_jax.backbones import Context
 from mlti_jax.errors import InputError
-from mlti_jax.learners import TaskContext
+from mlti_jax.learners import TaskContext, _inner_loop
 from tests.support.regulariser_cases import maml, start, tasks  # noqa: F401
 from tests.support.tasks import KEY, make_task, objective, stack_tasks, take
 
@@ -151,6 +152,70 @@ def test_metadropout_on_convolutions_gates_every_block():
     images = stack_tasks([make_task(s, shape=(8, 8, 1)) for s in range(2)])
     loss, _ = objective(learner, strategy, variables, images, size=2)
     assert np.isfinite(loss)
+
+
+@pytest.mark.parametrize("unrolled", [True, False])
+def test_training_equals_a_plain_loop(unrolled, monkeypatch):
+    """Both ways to compute the draws, in float64, second derivatives included."""
+    monkeypatch.setattr(_inner_loop, "MAX_UNROLLED", 10 if unrolled else 0)
+    steps, samples, rate = 2, 2, 0.1
+    with jax.enable_x64(True):
+        learner = learners.maml(
+            backbones.conv4(3, blocks=3),
+            3,
+            steps=steps,
+            adapted_layers=(2, 3),
+            inner_learning_rate=rate,
+        )
+        strategy = strategies.metadropout(samples=samples)
+        task = make_task(0, shape=(8, 8, 1))
+        variables = start(learner, strategy, task.support.x)
+        task, variables = jax.tree.map(
+            lambda a: a.astype(jnp.float64) if a.dtype == jnp.float32 else a,
+            (task, variables),
+        )
+        trained = (variables.params, variables.strategy)
+
+        def loss(trained):
+            params, own = trained
+            changed = variables.replace(params=params, strategy=own)
+            context = TaskContext(KEY, True, strategy.perturb(changed))
+            value, aux = learner.loss(changed, task, context)
+            return value, aux.state
+
+        def plain_loss(trained):
+            params, own = trained
+            noise = strategy.perturb(variables.replace(strategy=own))
+            model, (_, key_inner, _) = params["model"], jax.random.split(KEY, 3)
+            keys = jax.random.split(key_inner, (steps, samples))
+            state = variables.state
+
+            def of_set(adapted, batch, hook, state):
+                context = Context(train=True, hook=hook)
+                whole = (*model[:2], *adapted)
+                out, new = learner.stack.apply(whole, state, batch.x, context=context)
+                return -(jax.nn.log_softmax(out) * batch.y).sum(1).mean(), new
+
+            def of_draws(adapted, step):
+                return (
+                    sum(
+                        of_set(adapted, task.support, noise.support(key), state)[0]
+                        for key in keys[step]
+                    )
+                    / samples
+                )
+
+            adapted = model[2:]
+            for step in range(steps):
+                gradient = jax.grad(of_draws)(adapted, step)
+                adapted = jax.tree.map(lambda p, g: p - rate * g, adapted, gradient)
+            _, first = of_set(model[2:], task.support, noise.support(keys[0, 0]), state)
+            state = (*first[:2], *state[2:])  # the first draw, shared layers only
+            return of_set(adapted, task.query, noise.query, state)
+
+        got = jax.jit(jax.value_and_grad(loss, has_aux=True))(trained)
+        expected = jax.jit(jax.value_and_grad(plain_loss, has_aux=True))(trained)
+        chex.assert_trees_all_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_metadropout_refusals():
