@@ -1,5 +1,5 @@
-// Kernels of mlti_jax/ops.py for CPUs, called by XLA through its foreign function
-// interface. The forms in ops.py are the reference; each kernel computes the same values
+// Kernels of mlti_jax/ops for CPUs, called by XLA through its foreign function
+// interface. The forms there are the reference; each kernel computes the same values
 // up to rounding, for float32 and float64, with the same result for any number of threads.
 //
 // Shapes: y [G, N, H, W, C], images of G groups (tasks); pooled [G, N, H/2, W/2, C];

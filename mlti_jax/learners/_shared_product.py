@@ -5,7 +5,7 @@ $$y_g = A \circ x_g, \quad \frac{\partial}{\partial A}: \quad \sum_g y'_g \circ 
 Under `vmap`, JAX's own derivative by A is a reduction over an axis of tasks. XLA's CPU
 backend runs this with the product fused into it, ten times slower than a sum of
 products of slices. Both maps are bilinear, and the pair is closed under
-differentiation, as with the convolutions in `mlti_jax/ops.py`.
+differentiation, as with the convolutions in `mlti_jax/ops`.
 """
 
 from __future__ import annotations

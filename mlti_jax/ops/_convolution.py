@@ -15,7 +15,7 @@ are matrix products of patches, which JAX differentiates and batches efficiently
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 
@@ -42,7 +42,13 @@ _CACHE_BYTES = 2**20
 # Channels times filters up to which the native kernel gradient is faster.
 _NATIVE_PRODUCTS = 2**13
 
-_Size = tuple[int, int]  # of a kernel, in rows and columns
+# One product per tap is faster than XLA's convolution on images with at most so many
+# positions, and kernels with at least so many channels times filters (`_tap_conv`).
+_TAP_POSITIONS = 7 * 7
+_TAP_PRODUCTS = 2**15
+
+_Size = tuple[int, int]  # of a kernel or an image, in rows and columns
+_Window = tuple[slice, ...]  # of images and positions
 
 
 def conv2d(
@@ -276,15 +282,69 @@ def _padded_conv(x: Array, kernel: Array) -> Array:
     return _lax_conv(x, kernel)
 
 
+def _taps(size: _Size, image: _Size) -> Iterator[tuple[_Size, _Window, _Window]]:
+    """Yield each tap of a kernel, with the positions of x and of y that it connects.
+
+    A tap near the border of the kernel connects fewer positions than the image has; the
+    others would multiply the padding.
+    """
+    for i in range(size[0]):
+        for j in range(size[1]):
+            shifts = i - size[0] // 2, j - size[1] // 2
+            source, target = (
+                tuple(
+                    slice(max(0, s * sign), max(0, length + min(0, s * sign)))
+                    for s, length in zip(shifts, image, strict=True)
+                )
+                for sign in (1, -1)
+            )
+            yield (i, j), (slice(None), *source), (slice(None), *target)
+
+
+def _tap_conv(x: Array, kernel: Array) -> Array:
+    """Convolve `[N, H, W, C]` as a sum of products, one per tap, without padding.
+
+    In an image of 3x3, 5 of 9 products of a 3x3 kernel are with an entry of the image;
+    the others are with zeros. Twice as fast as `_lax_conv` for 3x3x640, 1.3 times for
+    7x7x320, and slower for 14x14x160.
+    """
+    y = jnp.zeros((*x.shape[:-1], kernel.shape[-1]), x.dtype)
+    for tap, source, target in _taps(kernel.shape[:2], x.shape[1:3]):
+        y = y.at[target].add(x[source] @ kernel[tap])
+    return y
+
+
+def _tap_kernel_gradient(x: Array, g: Array, size: _Size) -> Array:
+    """Compute the kernel gradient of images `[N, H, W, C]` as one product per tap."""
+    c, o = x.shape[-1], g.shape[-1]
+    taps = [
+        x[source].reshape(-1, c).T @ g[target].reshape(-1, o)
+        for _, source, target in _taps(size, x.shape[1:3])
+    ]
+    return jnp.stack(taps).reshape(*size, c, o)
+
+
+def _prefers_taps(image: _Size, channels: int, filters: int) -> bool:
+    few = prod(image) <= _TAP_POSITIONS
+    return few and channels * filters >= _TAP_PRODUCTS
+
+
+def _single_conv_cpu(x: Array, kernel: Array) -> Array:
+    """Convolve images `[N, H, W, C]` with one kernel."""
+    if _prefers_taps(x.shape[1:3], *kernel.shape[2:]):
+        return _tap_conv(x, kernel)
+    return _padded_conv(x, kernel)
+
+
 def _conv_cpu(x: Array, kernel: Array) -> Array:
     if x.shape[0] == 1:
-        return _padded_conv(x[0], kernel[0])[None]
+        return _single_conv_cpu(x[0], kernel[0])[None]
     # Small groups are one batched product, because the overhead of a loop would
     # dominate. For large groups, copying the patches costs more than the product: 33 ms
     # for 4 tasks of 80 images 10x10x32, compared with 9 ms for a loop of convolutions.
     if _patches_fit(x, (kernel.shape[1], kernel.shape[2])):
         return _grouped_conv(x, kernel)
-    return lax.map(lambda pair: _padded_conv(*pair), (x, kernel))
+    return lax.map(lambda pair: _single_conv_cpu(*pair), (x, kernel))
 
 
 def _kernel_gradient_cpu(x: Array, g: Array, *, size: _Size) -> Array:
@@ -295,10 +355,12 @@ def _kernel_gradient_cpu(x: Array, g: Array, *, size: _Size) -> Array:
         return native.call("KernelGradient", out, x, g)
     if x.shape[0] > 1 and _patches_fit(x, size):
         return jax.vmap(partial(_chunk_kernel_gradient, size=size))(x, g)
-    blocked = partial(_blocked_kernel_gradient, size=size)
+    taps = _prefers_taps(x.shape[2:4], c, o)
+    form = _tap_kernel_gradient if taps else _blocked_kernel_gradient
+    single = partial(form, size=size)
     if x.shape[0] == 1:
-        return blocked(x[0], g[0])[None]
-    return lax.map(lambda pair: blocked(*pair), (x, g))
+        return single(x[0], g[0])[None]
+    return lax.map(lambda pair: single(*pair), (x, g))
 
 
 def _conv_accelerator(x: Array, kernel: Array) -> Array:

@@ -12,7 +12,8 @@ several draws; the query set has the gate without noise, $\mathrm{softplus}(\alp
 
 Differences from the paper: the head gets no noise (the authors' code adds noise to the
 logits). If tasks are interpolated at a hidden layer, the noise before that layer is
-drawn once per task.
+drawn once per task. Of the support set, only the first draw updates the running
+averages.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def test_growth_is_bounded(tmp_path, monkeypatch):
     write_data(tmp_path)
     experiment = small_experiment(
         tmp_path,
-        backbone__mlp__hidden=(64, 64),
+        backbone__mlp__hidden=(256, 256),
         train__steps=CHECKPOINTS,
         train__log_every=1,
         train__checkpoint_every=1,
@@ -58,8 +58,8 @@ def test_growth_is_bounded(tmp_path, monkeypatch):
         train_and_evaluate(experiment, tmp_path / "run")
     first, last = seen[CHECKPOINTS // 3], seen[CHECKPOINTS]
     growth = {name: last[name] - first[name] for name in first}
-    # 200 checkpoints of 65 KB each would be 13 MB if they were kept.
-    assert growth["memory"] < 10, growth
+    # Kept checkpoints would be 200 of 0.9 MB; the allocator's own use varies by 10 MB.
+    assert growth["memory"] < 50, growth
     assert growth["threads"] <= 2, growth
     assert growth["native threads"] <= 4, growth
     assert growth["open files"] <= 4, growth
