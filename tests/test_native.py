@@ -18,12 +18,22 @@ from mlti_jax.ops import _convolution, _pool_moments
 TOLERANCE = 1e-10
 # Odd sizes, channels that are not a multiple of a vector, several parts of the images.
 SHAPES = [(2, 4, 4, 16), (3, 5, 7, 3), (1, 3, 3, 37), (9, 32, 32, 33), (2, 2, 3, 8)]
-GRADIENT_SHAPES = [
-    ((3, 5, 7, 3), 32),
-    ((2, 3, 3, 32), 32),
-    ((1, 1, 2, 1), 5),
-    ((11, 28, 28, 6), 17),
-    ((4, 6, 4, 7), 33),
+# Images, kernel size, filters, and the native kernels that are used. Sizes that are odd
+# or smaller than a tile, channels that are not a multiple of a vector, more tiles or
+# rows than are processed at once, and several parts.
+CONVOLUTIONS = [
+    ((3, 5, 7, 3), (3, 3), 32, "Kernel"),
+    ((1, 1, 2, 1), (3, 3), 5, "Kernel"),
+    ((9, 28, 12, 6), (3, 3), 17, "Kernel"),
+    ((2, 4, 4, 16), (3, 3), 16, "Winograd"),
+    ((3, 5, 7, 17), (3, 3), 40, "Winograd"),
+    ((17, 8, 9, 18), (3, 3), 33, "Winograd"),
+    ((1, 14, 14, 64), (3, 3), 66, "Winograd"),
+    ((2, 3, 3, 32), (3, 3), 32, "Tap"),
+    ((40, 3, 5, 17), (3, 3), 33, "Tap"),
+    ((2, 1, 1, 16), (3, 3), 16, "Tap"),
+    ((3, 6, 4, 20), (5, 3), 18, "Tap"),
+    ((7, 14, 12, 16), (1, 1), 36, "Tap"),
 ]
 
 
@@ -137,22 +147,61 @@ def test_tasks_are_separate_groups(form):
         close(shared, jax.vmap(plain, (0, None))(x, sign[0]))
 
 
-@pytest.mark.parametrize(("shape", "filters"), GRADIENT_SHAPES)
-def test_kernel_gradient_equals_lax(form, shape, filters):
+def lax_conv(x, kernel):
+    return lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def all_derivatives(conv):
+    """Value, first and second derivatives in both modes."""
+
+    def loss(x, kernel):
+        return jnp.sum(jnp.sin(conv(x, kernel)))
+
+    def second(x, kernel):
+        gradients = jax.grad(loss, argnums=(0, 1))(x, kernel)
+        return sum(jnp.sum(jnp.cos(g)) for g in gradients)
+
+    def run(x, kernel):
+        point, direction = (x, kernel), (jnp.cos(x), jnp.cos(kernel))
+        return (
+            conv(x, kernel),
+            jax.jvp(conv, point, direction)[1],
+            jax.grad(loss, argnums=(0, 1))(x, kernel),
+            jax.grad(second, argnums=(0, 1))(x, kernel),
+            jax.jvp(jax.grad(loss, argnums=(0, 1)), point, direction)[1],
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(("shape", "size", "filters", "kernels"), CONVOLUTIONS)
+def test_convolution_and_derivatives_equal_lax(form, shape, size, filters, kernels):
     with jax.enable_x64(True):
         x = images((2, *shape))
-        g = images((2, *shape[:-1], filters), 1)
-        ours = jax.jit(lambda: _convolution._kernel_gradient(x, g, (3, 3)))()
+        kernel = images((2, *size, shape[-1], filters), 1)
+        ours = jax.jit(jax.vmap(all_derivatives(ops.conv2d)))(x, kernel)
+        one = jax.jit(all_derivatives(lax_conv))
+        alone = [one(x[group], kernel[group]) for group in range(2)]
+        close(ours, jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone))
+        gradient = jax.jit(lambda x, g: _convolution._kernel_gradient(x, g, size))
+        text = gradient.lower(x, images((2, *shape[:-1], filters))).as_text()
+        assert (f"mlti_jax_{kernels}Gradient" in text) == (form == "native")
 
-        def conv(kernel, x):
-            return lax.conv_general_dilated(
-                x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
 
-        zeros = jnp.zeros((3, 3, shape[-1], filters))
-        for group in range(2):
-            _, pull = jax.vjp(lambda k, i=group: conv(k, x[i]), zeros)
-            close(ours[group], pull(g[group])[0])
+def test_convolution_in_float32_is_as_accurate_as_lax(form):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 14, 14, 64)).astype(np.float32)
+    kernel = rng.normal(size=(3, 3, 64, 64)).astype(np.float32)
+    with jax.enable_x64(True):
+        double = lax_conv(*(jnp.asarray(a, jnp.float64) for a in (x, kernel)))
+    errors = [
+        float(np.abs(conv(x, kernel) - np.asarray(double)).max())
+        for conv in (ops.conv2d, lax_conv)
+    ]
+    # Winograd's transformations add and subtract, so its rounding is a little larger.
+    assert errors[0] < 5 * errors[1], errors
 
 
 def test_float32_and_a_mean_much_larger_than_the_deviation(form):
@@ -183,8 +232,12 @@ def test_result_does_not_depend_on_the_number_of_threads():
         "from mlti_jax.ops import _convolution\n"
         "x = jax.random.normal(jax.random.key(0), (33, 28, 28, 8))\n"
         "a = ops.pool_moments(x, jnp.ones(8))\n"
-        "b = _convolution._kernel_gradient(x[None], x[None], (3, 3))\n"
-        "data = b''.join(l.tobytes() for l in jax.device_get([*a, b]))\n"
+        "w = jax.random.normal(jax.random.key(1), (33, 14, 14, 32))\n"
+        "t, k = w[:, :3, :3], jax.random.normal(jax.random.key(2), (3, 3, 32, 40))\n"
+        "b = [ops.conv2d(h, k) for h in (w, t)]\n"
+        "b += [_convolution._kernel_gradient(h[None], h[None], (3, 3))"
+        " for h in (x, w, t)]\n"
+        "data = b''.join(l.tobytes() for l in jax.device_get([*a, *b]))\n"
         "print(hashlib.sha256(data).hexdigest())\n"
     )
     digests = {run(code, NPROC=threads).stdout for threads in ("1", "4")}

@@ -1,4 +1,4 @@
-"""C++ kernels for CPUs (`kernels.cc`), compiled on first use if there is a compiler.
+"""C++ kernels for CPUs (`kernels/`), compiled on first use if there is a compiler.
 
 The compiled library is kept in `$XDG_CACHE_HOME/mlti_jax/native` (by default in
 `~/.cache`), under a name that depends on the source, the compiler, jaxlib and the CPU.
@@ -25,7 +25,8 @@ import jax.numpy as jnp
 import jaxlib
 from absl import logging
 
-_SOURCE = pathlib.Path(__file__).with_name("kernels.cc")
+_FOLDER = pathlib.Path(__file__).with_name("kernels")
+_SOURCE = _FOLDER / "kernels.cc"  # includes the other files
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-w")
 _TIMEOUT_S = 120
 _SUFFIXES = {jnp.dtype("float32"): "F32", jnp.dtype("float64"): "F64"}
@@ -34,6 +35,12 @@ _KERNELS = (
     "PoolMoments",
     "PoolMomentsCotangent",
     "PoolMomentsTangent",
+    "TapConvolution",
+    "TapGradient",
+    "TapMirrored",
+    "WinogradConvolution",
+    "WinogradGradient",
+    "WinogradMirrored",
 )
 
 
@@ -137,7 +144,7 @@ def _fingerprint(compiler: str) -> str:
         stdin=subprocess.DEVNULL,
     ).stdout
     parts = (
-        _SOURCE.read_text(),
+        *(path.read_text() for path in sorted(_FOLDER.iterdir())),
         version,
         " ".join(_FLAGS),
         jaxlib.__version__,

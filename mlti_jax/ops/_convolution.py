@@ -1,8 +1,9 @@
 r"""Convolution with fast derivatives of every order.
 
-`conv2d` is bilinear, and so is its kernel gradient. The pair is closed under
-differentiation: two primitives provide derivatives of every order in forward and
-reverse mode. Each has its own batching rule for `vmap` over tasks:
+`conv2d` is bilinear, and so are its derivatives by the images, a convolution with the
+mirrored kernel, and by the kernel. These are closed under differentiation: two
+primitives provide derivatives of every order in forward and reverse mode. Each has its
+own batching rule for `vmap` over tasks:
 
 * a kernel shared by all tasks: the tasks are folded into the image axis;
 * a kernel per task (an adapted layer): the tasks become *groups*, computed as batched
@@ -11,13 +12,17 @@ reverse mode. Each has its own batching rule for `vmap` over tasks:
 
 The primitives cover odd kernels with stride 1 and "SAME" padding. Other convolutions
 are matrix products of patches, which JAX differentiates and batches efficiently.
+
+On a CPU with native kernels, convolutions with enough channels use Winograd's
+algorithm, or one product per tap where images are too small for it (`_native_kernels`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 import chex
 import jax
@@ -39,16 +44,13 @@ from mlti_jax.ops._groups import (
 # The kernel gradient is summed over chunks of images whose operands stay in cache.
 _CACHE_BYTES = 2**20
 
-# Channels times filters up to which the native kernel gradient is faster.
-_NATIVE_PRODUCTS = 2**13
+# Native kernels process vectors of channels and of filters; with fewer than these,
+# too much of a vector is empty.
+_NATIVE_CHANNELS = 16
+# Images with fewer rows or columns have too many incomplete tiles for Winograd.
+_WINOGRAD_SIZE = 4
 
-# One product per tap is faster than XLA's convolution on images with at most so many
-# positions, and kernels with at least so many channels times filters (`_tap_conv`).
-_TAP_POSITIONS = 7 * 7
-_TAP_PRODUCTS = 2**15
-
-_Size = tuple[int, int]  # of a kernel or an image, in rows and columns
-_Window = tuple[slice, ...]  # of images and positions
+_Size = tuple[int, ...]  # of a kernel or an image, in rows and columns
 
 
 def conv2d(
@@ -85,7 +87,7 @@ def conv2d(
     x, kernel = x.astype(dtype), kernel.astype(dtype)
     height, width, channels, filters = kernel.shape
     odd = height % 2 == 1 and width % 2 == 1
-    if strides == 1 and padding == "SAME" and odd and height * width > 1:
+    if strides == 1 and padding == "SAME" and odd:
         return _conv(x[None], kernel[None])[0]
     pads = lax.padtype_to_pads(
         x.shape[1:3], (height, width), (strides, strides), padding
@@ -118,8 +120,9 @@ _conv_p = Primitive("conv2d_same")
 _kernel_gradient_p = Primitive("conv2d_same_kernel_gradient")
 
 
-def _conv(x: Array, kernel: Array) -> Array:
-    return _conv_p.bind(*same_manual_axes(x, kernel))
+def _conv(x: Array, kernel: Array, mirrored: bool = False) -> Array:
+    """Convolve; if `mirrored`, with the kernel for gradients (`_mirror`)."""
+    return _conv_p.bind(*same_manual_axes(x, kernel), mirrored=mirrored)
 
 
 def _kernel_gradient(x: Array, g: Array, size: _Size) -> Array:
@@ -128,9 +131,9 @@ def _kernel_gradient(x: Array, g: Array, size: _Size) -> Array:
 
 
 @_conv_p.def_impl
-@jax.jit
-def _conv_impl(x: Array, kernel: Array) -> Array:
-    return _conv_p.bind(x, kernel)
+@partial(jax.jit, static_argnames="mirrored")
+def _conv_impl(x: Array, kernel: Array, *, mirrored: bool) -> Array:
+    return _conv_p.bind(x, kernel, mirrored=mirrored)
 
 
 @_kernel_gradient_p.def_impl
@@ -140,10 +143,11 @@ def _kernel_gradient_impl(x: Array, g: Array, *, size: _Size) -> Array:
 
 
 @_conv_p.def_abstract_eval
-def _conv_shape(x: ShapedArray, kernel: ShapedArray) -> ShapedArray:
+def _conv_shape(x: ShapedArray, kernel: ShapedArray, *, mirrored: bool) -> ShapedArray:
+    channels, filters = reversed(kernel.shape[3:]) if mirrored else kernel.shape[3:]
     chex.assert_equal(x.shape[0], kernel.shape[0])
-    chex.assert_equal(x.shape[-1], kernel.shape[-2])
-    return x.update(shape=(*x.shape[:-1], kernel.shape[-1]))
+    chex.assert_equal(x.shape[-1], channels)
+    return x.update(shape=(*x.shape[:-1], filters))
 
 
 @_kernel_gradient_p.def_abstract_eval
@@ -160,29 +164,38 @@ def _mirror(kernel: Array) -> Array:
 
 
 # T(x, k, g) = <conv(x, k), g> is linear in each argument. Every rule below is the
-# derivative of T with respect to the argument missing on its right-hand side.
-ad.defbilinear(
-    _conv_p,
-    lambda g, x, kernel: _conv(g, _mirror(kernel)),
-    lambda g, x, kernel: _kernel_gradient(x, g, kernel.aval.shape[1:3]),
-)
+# derivative of T with respect to the argument missing on its right-hand side. A
+# convolution with the mirrored kernel, of g, is the derivative with respect to x.
+def _conv_by_images(g: Array, x: Any, kernel: Array, *, mirrored: bool) -> Array:
+    del x
+    return _conv(g, kernel, not mirrored)
+
+
+def _conv_by_kernel(g: Array, x: Array, kernel: Any, *, mirrored: bool) -> Array:
+    x, g = (g, x) if mirrored else (x, g)
+    return _kernel_gradient(x, g, kernel.aval.shape[1:3])
+
+
+ad.defbilinear(_conv_p, _conv_by_images, _conv_by_kernel)
 ad.defbilinear(
     _kernel_gradient_p,
-    lambda kernel, x, g, size: _conv(g, _mirror(kernel)),
+    lambda kernel, x, g, size: _conv(g, kernel, mirrored=True),
     lambda kernel, x, g, size: _conv(x, kernel),
 )
 
 
-def _conv_batched(operands: Operands, axes: Axes) -> tuple[Array, int]:
+def _conv_batched(
+    operands: Operands, axes: Axes, *, mirrored: bool
+) -> tuple[Array, int]:
     x, kernel = operands
     x_axis, kernel_axis = axes
     if x_axis is not None and kernel_axis is None:
         # A shared kernel: more images, not more groups.
         x = jnp.moveaxis(x, x_axis, 1)
-        y = _conv(x.reshape(x.shape[0], -1, *x.shape[3:]), kernel)
+        y = _conv(x.reshape(x.shape[0], -1, *x.shape[3:]), kernel, mirrored)
         return y.reshape(*x.shape[:-1], y.shape[-1]), 1
     (x, kernel), length = as_groups(operands, axes)
-    return split_groups(_conv(x, kernel), length), 0
+    return split_groups(_conv(x, kernel, mirrored), length), 0
 
 
 def _kernel_gradient_batched(
@@ -282,88 +295,59 @@ def _padded_conv(x: Array, kernel: Array) -> Array:
     return _lax_conv(x, kernel)
 
 
-def _taps(size: _Size, image: _Size) -> Iterator[tuple[_Size, _Window, _Window]]:
-    """Yield each tap of a kernel, with the positions of x and of y that it connects.
-
-    A tap near the border of the kernel connects fewer positions than the image has; the
-    others would multiply the padding.
-    """
-    for i in range(size[0]):
-        for j in range(size[1]):
-            shifts = i - size[0] // 2, j - size[1] // 2
-            source, target = (
-                tuple(
-                    slice(max(0, s * sign), max(0, length + min(0, s * sign)))
-                    for s, length in zip(shifts, image, strict=True)
-                )
-                for sign in (1, -1)
-            )
-            yield (i, j), (slice(None), *source), (slice(None), *target)
+def _native_kernels(
+    image: _Size, size: _Size, channels: int, filters: int
+) -> str | None:
+    """Return the name of the native kernels for a convolution, or None."""
+    if min(channels, filters) < _NATIVE_CHANNELS:
+        return None
+    if size == (3, 3) and min(image) >= _WINOGRAD_SIZE:
+        return "Winograd"
+    return "Tap"
 
 
-def _tap_conv(x: Array, kernel: Array) -> Array:
-    """Convolve `[N, H, W, C]` as a sum of products, one per tap, without padding.
-
-    In an image of 3x3, 5 of 9 products of a 3x3 kernel are with an entry of the image;
-    the others are with zeros. Twice as fast as `_lax_conv` for 3x3x640, 1.3 times for
-    7x7x320, and slower for 14x14x160.
-    """
-    y = jnp.zeros((*x.shape[:-1], kernel.shape[-1]), x.dtype)
-    for tap, source, target in _taps(kernel.shape[:2], x.shape[1:3]):
-        y = y.at[target].add(x[source] @ kernel[tap])
-    return y
-
-
-def _tap_kernel_gradient(x: Array, g: Array, size: _Size) -> Array:
-    """Compute the kernel gradient of images `[N, H, W, C]` as one product per tap."""
-    c, o = x.shape[-1], g.shape[-1]
-    taps = [
-        x[source].reshape(-1, c).T @ g[target].reshape(-1, o)
-        for _, source, target in _taps(size, x.shape[1:3])
-    ]
-    return jnp.stack(taps).reshape(*size, c, o)
-
-
-def _prefers_taps(image: _Size, channels: int, filters: int) -> bool:
-    few = prod(image) <= _TAP_POSITIONS
-    return few and channels * filters >= _TAP_PRODUCTS
-
-
-def _single_conv_cpu(x: Array, kernel: Array) -> Array:
-    """Convolve images `[N, H, W, C]` with one kernel."""
-    if _prefers_taps(x.shape[1:3], *kernel.shape[2:]):
-        return _tap_conv(x, kernel)
-    return _padded_conv(x, kernel)
-
-
-def _conv_cpu(x: Array, kernel: Array) -> Array:
+def _conv_cpu(x: Array, kernel: Array, *, mirrored: bool) -> Array:
+    size = kernel.shape[1], kernel.shape[2]
+    if size == (1, 1):
+        products = "gnhwo,gco->gnhwc" if mirrored else "gnhwc,gco->gnhwo"
+        return jnp.einsum(products, x, kernel[:, 0, 0])
+    kernels = _native_kernels(x.shape[2:4], size, *kernel.shape[3:])
+    if kernels and native.available(x.dtype):
+        filters = kernel.shape[-2 if mirrored else -1]
+        out = jax.ShapeDtypeStruct((*x.shape[:-1], filters), x.dtype)
+        name = kernels + ("Mirrored" if mirrored else "Convolution")
+        return native.call(name, out, x, kernel)
+    if mirrored:
+        kernel = _mirror(kernel)
     if x.shape[0] == 1:
-        return _single_conv_cpu(x[0], kernel[0])[None]
+        return _padded_conv(x[0], kernel[0])[None]
     # Small groups are one batched product, because the overhead of a loop would
     # dominate. For large groups, copying the patches costs more than the product: 33 ms
     # for 4 tasks of 80 images 10x10x32, compared with 9 ms for a loop of convolutions.
-    if _patches_fit(x, (kernel.shape[1], kernel.shape[2])):
+    if _patches_fit(x, size):
         return _grouped_conv(x, kernel)
-    return lax.map(lambda pair: _single_conv_cpu(*pair), (x, kernel))
+    return lax.map(lambda pair: _padded_conv(*pair), (x, kernel))
 
 
 def _kernel_gradient_cpu(x: Array, g: Array, *, size: _Size) -> Array:
     c, o = x.shape[-1], g.shape[-1]
-    # With more channels, matrix products are as fast as the native kernel.
-    if size == (3, 3) and c * o <= _NATIVE_PRODUCTS and native.available(x.dtype):
+    kernels = _native_kernels(x.shape[2:4], size, c, o)
+    if size == (3, 3) and kernels is None:  # few channels
+        kernels = "Kernel"
+    if kernels and native.available(x.dtype):
         out = jax.ShapeDtypeStruct((x.shape[0], *size, c, o), x.dtype)
-        return native.call("KernelGradient", out, x, g)
+        return native.call(kernels + "Gradient", out, x, g)
     if x.shape[0] > 1 and _patches_fit(x, size):
         return jax.vmap(partial(_chunk_kernel_gradient, size=size))(x, g)
-    taps = _prefers_taps(x.shape[2:4], c, o)
-    form = _tap_kernel_gradient if taps else _blocked_kernel_gradient
-    single = partial(form, size=size)
+    single = partial(_blocked_kernel_gradient, size=size)
     if x.shape[0] == 1:
         return single(x[0], g[0])[None]
     return lax.map(lambda pair: single(*pair), (x, g))
 
 
-def _conv_accelerator(x: Array, kernel: Array) -> Array:
+def _conv_accelerator(x: Array, kernel: Array, *, mirrored: bool) -> Array:
+    if mirrored:
+        kernel = _mirror(kernel)
     if x.shape[0] == 1:
         return _lax_conv(x[0], kernel[0])[None]
     return _grouped_conv(x, kernel)
