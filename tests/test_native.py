@@ -190,6 +190,51 @@ def test_convolution_and_derivatives_equal_lax(form, shape, size, filters, kerne
         assert (f"mlti_jax_{kernels}Gradient" in text) == (form == "native")
 
 
+@pytest.mark.parametrize("shape", [(3, 6, 6, 3), (9, 31, 33, 1), (1, 2, 15, 8)])
+def test_first_block_and_derivatives_equal_lax(form, shape):
+    with jax.enable_x64(True):
+        x, kernel = images((2, *shape)), images((2, 3, 3, shape[-1], 32), 1)
+        sign = signs(32)
+
+        def block(x, kernel):
+            pooled, mean, variance = plain(lax_conv(x, kernel), sign)
+            return jnp.concatenate([pooled.ravel(), mean, variance])
+
+        def ours(x, kernel):
+            pooled, mean, variance = ops.conv_pool_moments(x, kernel, sign)
+            return jnp.concatenate([pooled.ravel(), mean, variance])
+
+        together = jax.jit(jax.vmap(all_derivatives(ours)))(x, kernel)
+        one = jax.jit(all_derivatives(block))
+        alone = [one(x[group], kernel[group]) for group in range(2)]
+        close(together, jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone))
+        gradient = jax.jit(jax.grad(lambda k: jnp.sum(jnp.cos(ours(x[0], k)))))
+        expected = jax.grad(lambda k: jnp.sum(jnp.cos(block(x[0], k))))(kernel[0])
+        close(gradient(kernel[0]), expected)
+        text = gradient.lower(kernel[0]).as_text()
+        assert ("mlti_jax_FirstBlockCotangentF64" in text) == (form == "native")
+
+
+def test_first_block_does_not_store_the_convolution():
+    if not native.available(jnp.float32):
+        pytest.skip("no C++ compiler: no native kernels")
+    x, kernel = jnp.ones((8, 84, 84, 3)), jnp.ones((3, 3, 3, 32))
+
+    def loss(kernel, function):
+        return sum(jnp.sum(leaf) for leaf in function(x, kernel, jnp.ones(32)))
+
+    def separate(x, kernel, sign):
+        return ops.pool_moments(ops.conv2d(x, kernel), sign)
+
+    sizes = []
+    for function in (ops.conv_pool_moments, separate):
+        gradient = jax.jit(jax.grad(lambda k, f=function: loss(k, f)))
+        memory = gradient.lower(kernel).compile().memory_analysis()
+        sizes.append(memory.temp_size_in_bytes)
+    output = 8 * 84 * 84 * 32 * 4
+    assert sizes[0] < output < sizes[1]
+
+
 def test_convolution_in_float32_is_as_accurate_as_lax(form):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(8, 14, 14, 64)).astype(np.float32)
@@ -235,6 +280,8 @@ def test_result_does_not_depend_on_the_number_of_threads():
         "w = jax.random.normal(jax.random.key(1), (33, 14, 14, 32))\n"
         "t, k = w[:, :3, :3], jax.random.normal(jax.random.key(2), (3, 3, 32, 40))\n"
         "b = [ops.conv2d(h, k) for h in (w, t)]\n"
+        "b += [jax.grad(lambda k: sum(l.sum() for l in ops.conv_pool_moments("
+        "x[..., :3], k, jnp.ones(32))))(k[:, :, :3, :32])]\n"
         "b += [_convolution._kernel_gradient(h[None], h[None], (3, 3))"
         " for h in (x, w, t)]\n"
         "data = b''.join(l.tobytes() for l in jax.device_get([*a, *b]))\n"

@@ -31,6 +31,8 @@ _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-w")
 _TIMEOUT_S = 120
 _SUFFIXES = {jnp.dtype("float32"): "F32", jnp.dtype("float64"): "F64"}
 _KERNELS = (
+    "FirstBlock",
+    "FirstBlockCotangent",
     "KernelGradient",
     "PoolMoments",
     "PoolMomentsCotangent",

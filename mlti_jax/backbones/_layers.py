@@ -61,21 +61,37 @@ class BatchNorm(nn.Module):
         x: Array,
         context: Context,
         pool: bool = False,
+        kernel: Array | None = None,
     ) -> Array:
-        """Normalize `x`, and apply 2x2 max-pooling if `pool`."""
-        features = x.shape[-1]
+        """Normalize `x`, or its convolution with a kernel.
+
+        Args:
+          x: `[N, ..., C]`.
+          context: how the network processes this set of samples.
+          pool: whether to apply 2x2 max-pooling as well.
+          kernel: `[kh, kw, C, O]`, if `x` is to be convolved first.
+
+        Returns:
+          `[N, ..., C]`, or O instead of C.
+        """
+        features = x.shape[-1] if kernel is None else kernel.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (features,))
         offset = self.param("offset", nn.initializers.zeros, (features,))
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (features,))
         running_var = self.variable("batch_stats", "var", jnp.ones, (features,))
-        dtype = x.dtype
-        x = x.astype(jnp.promote_types(dtype, running_mean.value.dtype))
+        needs_moments = context.batch_statistics or context.train
+        at_once = pool and needs_moments and context.weight is None
+        dtype, precise = x.dtype, jnp.promote_types(x.dtype, running_mean.value.dtype)
+        if kernel is not None and not (at_once and dtype == precise):
+            x, kernel = ops.conv2d(x, kernel), None
+        x = x.astype(precise)
         # Normalization is monotone in each channel (the sign of the scale gives the
         # direction), so pooling first gives the same result for less work.
         sign = jnp.where(scale < 0, -1, 1).astype(x.dtype)
-        needs_moments = context.batch_statistics or context.train
         pooled = x
-        if pool and needs_moments and context.weight is None:
+        if at_once and kernel is not None:
+            pooled, mean, var = ops.conv_pool_moments(x, kernel, sign)
+        elif at_once:
             pooled, mean, var = ops.pool_moments(x, sign)
         else:
             if needs_moments:
@@ -85,7 +101,7 @@ class BatchNorm(nn.Module):
         if context.train:
             weight = context.weight
             samples = x.shape[0] if weight is None else weight.sum()
-            count = samples * (x[0].size // features)
+            count = samples * math.prod(x.shape[1:-1])
             unbiased = var * count / jnp.maximum(count - 1, 1)
             self._update(running_mean, mean)
             self._update(running_var, unbiased)
@@ -115,8 +131,11 @@ class ConvBlock(nn.Module):
         check_images(h)
         shape = (3, 3, h.shape[-1], self.filters)
         kernel = self.param("kernel", uniform_fan_in, shape)
+        norm = BatchNorm(name="norm")
+        if context.hook is None:
+            return nn.relu(norm(h, context, pool=True, kernel=kernel))
         out = context.linear(h, kernel, ops.conv2d)
-        return nn.relu(BatchNorm(name="norm")(out, context, pool=True))
+        return nn.relu(norm(out, context, pool=True))
 
 
 class PlainConvBlock(nn.Module):

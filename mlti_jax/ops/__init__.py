@@ -1,6 +1,7 @@
 """Operations that determine the speed of a convolutional network."""
 
 from mlti_jax.ops._convolution import conv2d as conv2d
+from mlti_jax.ops._first_block import conv_pool_moments as conv_pool_moments
 from mlti_jax.ops._normalization import (
     batch_moments as batch_moments,
 )
@@ -18,6 +19,7 @@ from mlti_jax.ops._pool_moments import pool_moments as pool_moments
 __all__ = [
     "batch_moments",
     "conv2d",
+    "conv_pool_moments",
     "max_pool",
     "normalise",
     "pool_moments",

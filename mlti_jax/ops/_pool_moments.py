@@ -16,7 +16,7 @@ have a leading axis of groups: y `[G, N, H, W, C]`, pooled `[G, N, H/2, W/2, C]`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import chex
@@ -25,16 +25,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
-from mlti_jax._internal import native
-from mlti_jax.ops._groups import (
-    Axes,
-    Operands,
-    as_groups,
-    same_manual_axes,
-    split_groups,
-)
+from mlti_jax.ops._groups import bind, is_zero, register
 from mlti_jax.ops._normalization import batch_moments, max_pool
 
 _POSITIONS = (1, 2, 3)  # axes of y that the moments are taken over
@@ -67,13 +60,9 @@ def pool_moments(x: Array, sign: Array) -> tuple[Array, Array, Array]:
       [[1.0], [3.0], [2.5]]
     """
     chex.assert_rank([x, sign], [4, 1])
-    out = _bind(_forward_p, x[None], sign.astype(x.dtype)[None])
+    out = bind(_forward_p, x[None], sign.astype(x.dtype)[None])
     pooled, mean, variance = (leaf[0] for leaf in out)
     return pooled, mean, variance
-
-
-def _bind(primitive: Primitive, *operands: Array) -> Any:
-    return primitive.bind(*same_manual_axes(*operands))
 
 
 # The JAX forms, for accelerators and without a compiler.
@@ -165,19 +154,15 @@ def _cotangent_shape(y: ShapedArray, *others: ShapedArray) -> ShapedArray:
     return y
 
 
-def _is_zero(tangent: Any) -> bool:
-    return type(tangent) is ad.Zero
-
-
 def _forward_jvp(
     primals: Sequence[Array], tangents: Sequence[Any]
 ) -> tuple[list[Array], list[Any]]:
     y, sign = primals
-    out = _bind(_forward_p, y, sign)
-    if _is_zero(tangents[0]):
+    out = bind(_forward_p, y, sign)
+    if is_zero(tangents[0]):
         return out, [ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in out]
     pooled, mean, _ = out
-    return out, _bind(_tangent_p, y, pooled, mean, tangents[0])
+    return out, bind(_tangent_p, y, pooled, mean, tangents[0])
 
 
 def _centered_tangent(y_t: Any, mean_t: Any) -> Array:
@@ -190,9 +175,9 @@ def _tangent_jvp(
 ) -> tuple[list[Array], list[Any]]:
     y, pooled, mean, t = primals
     y_t, _, mean_t, t_t = tangents
-    out = _bind(_tangent_p, *primals)
-    tangent = _bind(_tangent_p, y, pooled, mean, ad.instantiate_zeros(t_t))
-    if not (_is_zero(y_t) and _is_zero(mean_t)):
+    out = bind(_tangent_p, *primals)
+    tangent = bind(_tangent_p, y, pooled, mean, ad.instantiate_zeros(t_t))
+    if not (is_zero(y_t) and is_zero(mean_t)):
         by_y = 2 * (_centered_tangent(y_t, mean_t) * t).mean(_POSITIONS)
         tangent = [*tangent[:2], tangent[2] + by_y]
     return out, tangent
@@ -203,10 +188,10 @@ def _cotangent_jvp(
 ) -> tuple[Array, Array]:
     y, pooled, mean, _, _, by_var = primals
     y_t, _, mean_t, *cotangents_t = tangents
-    out = _bind(_cotangent_p, *primals)
+    out = bind(_cotangent_p, *primals)
     rest = map(ad.instantiate_zeros, cotangents_t)
-    tangent = _bind(_cotangent_p, y, pooled, mean, *rest)
-    if not (_is_zero(y_t) and _is_zero(mean_t)):
+    tangent = bind(_cotangent_p, y, pooled, mean, *rest)
+    if not (is_zero(y_t) and is_zero(mean_t)):
         tangent += _spread(2 * by_var, y) * _centered_tangent(y_t, mean_t)
     return out, tangent
 
@@ -215,13 +200,13 @@ def _tangent_transpose(
     cotangents: Sequence[Any], y: Array, pooled: Array, mean: Array, t: Any
 ) -> list[Array | None]:
     values = map(ad.instantiate_zeros, cotangents)
-    return [None, None, None, _bind(_cotangent_p, y, pooled, mean, *values)]
+    return [None, None, None, bind(_cotangent_p, y, pooled, mean, *values)]
 
 
 def _cotangent_transpose(
     cotangent: Any, y: Array, pooled: Array, mean: Array, *linear: Any
 ) -> list[Array | None]:
-    values = _bind(_tangent_p, y, pooled, mean, ad.instantiate_zeros(cotangent))
+    values = bind(_tangent_p, y, pooled, mean, ad.instantiate_zeros(cotangent))
     wanted = map(ad.is_undefined_primal, linear)
     return [
         *(None, None, None),
@@ -229,45 +214,8 @@ def _cotangent_transpose(
     ]
 
 
-def _batched(primitive: Primitive) -> Callable[..., Any]:
-    """Fold the mapped axis into the groups."""
-
-    def rule(operands: Operands, axes: Axes) -> tuple[Any, Any]:
-        folded, length = as_groups(operands, axes)
-        out = _bind(primitive, *folded)
-        if primitive.multiple_results:
-            return [split_groups(leaf, length) for leaf in out], [0] * len(out)
-        return split_groups(out, length), 0
-
-    return rule
-
-
-def _native(name: str, form: Callable[..., Any]) -> Callable:
-    """Use the native kernel if it is available, else the JAX form."""
-
-    def function(*operands: Array) -> Any:
-        if not native.available(operands[0].dtype):
-            return form(*operands)
-        shapes = jax.eval_shape(form, *operands)
-        return native.call(name, shapes, *operands)
-
-    return function
-
-
-for _primitive, _form, _name, _jvp in (
-    (_forward_p, _forward, "PoolMoments", _forward_jvp),
-    (_tangent_p, _tangent, "PoolMomentsTangent", _tangent_jvp),
-    (_cotangent_p, _cotangent, "PoolMomentsCotangent", _cotangent_jvp),
-):
-    _primitive.def_impl(jax.jit(_primitive.bind))
-    ad.primitive_jvps[_primitive] = _jvp
-    batching.primitive_batchers[_primitive] = _batched(_primitive)
-    _many = _primitive.multiple_results
-    mlir.register_lowering(_primitive, mlir.lower_fun(_form, multiple_results=_many))
-    mlir.register_lowering(
-        _primitive,
-        mlir.lower_fun(_native(_name, _form), multiple_results=_many),
-        platform="cpu",
-    )
+register(_forward_p, _forward, "PoolMoments", _forward_jvp)
+register(_tangent_p, _tangent, "PoolMomentsTangent", _tangent_jvp)
+register(_cotangent_p, _cotangent, "PoolMomentsCotangent", _cotangent_jvp)
 ad.primitive_transposes[_tangent_p] = _tangent_transpose
 ad.primitive_transposes[_cotangent_p] = _cotangent_transpose

@@ -125,8 +125,9 @@ struct Images {
   int64_t groups, number, height, width, channels;
   int64_t parts, per_part;
 
-  explicit Images(ffi::Span<const int64_t> d)
-      : groups(d[0]), number(d[1]), height(d[2]), width(d[3]), channels(d[4]) {
+  explicit Images(ffi::Span<const int64_t> d) : Images(d, d[4]) {}
+  Images(ffi::Span<const int64_t> d, int64_t channels)
+      : groups(d[0]), number(d[1]), height(d[2]), width(d[3]), channels(channels) {
     bool small = number * height * width * channels < 1 << 16;
     parts = small ? 1 : std::max<int64_t>(1, std::min(number, kParts));
     per_part = (number + parts - 1) / parts;
@@ -186,7 +187,12 @@ void SumOverParts(ffi::ThreadPool& pool, const Images& s, int64_t parts, int64_t
     const int64_t group = part / parts;
     const int64_t first = std::min(s.number, part % parts * per_part);
     const int64_t number = std::min(per_part, s.number - first);
-    add((group * s.number + first) * s.height * s.width, number, partial + part * size);
+    T* sums_of_part = partial + part * size;
+    if (number) {
+      add((group * s.number + first) * s.height * s.width, number, sums_of_part);
+    } else {
+      std::fill_n(sums_of_part, size, T(0));
+    }
   });
   if (parts == 1) return;
   for (int64_t group = 0; group < s.groups; ++group) {

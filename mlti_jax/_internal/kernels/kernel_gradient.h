@@ -64,82 +64,93 @@ void AddTileOf(int tile, const T* x, const T* g, T* sums, int64_t first, int64_t
 
 constexpr int64_t kBlockBytes = 24 << 10;  // x and g of a block of rows
 
-// One part of the images of one group; `out` is [3, 3, C, O].
+// Sums for images of one group.
 template <typename T>
-void KernelGradientPart(const T* x_in, const T* g_in, T* out, int64_t number,
-                        int64_t height, int64_t width, int64_t channels,
-                        int64_t filters) {
-  constexpr int64_t block = 2 * Simd<T>::kLanes;
-  const int64_t blocks = (filters + block - 1) / block;
-  const int64_t padded_filters = blocks * block;
-  // Layout of the sums: [block of filters][i][tile of channels][j][c][filter].
-  const int64_t sums_per_row = 3 * channels * block;
-  std::vector<T> sums(blocks * 3 * sums_per_row, T(0));
+class KernelSums {
+ public:
+  KernelSums(const Images& x, int64_t filters)
+      : x_(x),
+        filters_(filters),
+        blocks_((filters + kBlock - 1) / kBlock),
+        x_row_((x.width + 2) * x.channels),
+        g_row_(x.width * blocks_ * kBlock),
+        row_sums_(3 * x.channels * kBlock),
+        sums_(blocks_ * 3 * row_sums_, T(0)) {}
+  // Images that are copied at a time, of about 256 KiB with their gradients.
+  int64_t ImagesAtOnce() const {
+    return std::max<int64_t>(1, (256 << 10) / (x_.height * RowBytes()));
+  }
+  bool pads_filters() const { return blocks_ * kBlock != filters_; }
 
-  const int64_t x_row = (width + 2) * channels, x_image = (height + 2) * x_row;
-  const int64_t g_row = width * padded_filters;
-  // Rows that are copied at a time, whole images of about 256 KiB.
-  const int64_t image_bytes = (x_image + height * g_row) * int64_t(sizeof(T));
-  const int64_t chunk =
-      std::clamp<int64_t>((256 << 10) / image_bytes, 1, std::max<int64_t>(number, 1));
-  // Zeros of the padding are written once.
-  std::vector<T> x_copy(chunk * x_image, T(0));
-  const bool copy_g = padded_filters != filters;
-  std::vector<T> g_copy(copy_g ? chunk * height * g_row : 0, T(0));
-
-  const int64_t row_bytes = (x_row + g_row) * int64_t(sizeof(T));
-  const int64_t rows_a_block =
-      std::max<int64_t>({1, kBlockBytes / row_bytes, (48 + width - 1) / width});
-
-  for (int64_t start = 0; start < number; start += chunk) {
-    const int64_t images = std::min(chunk, number - start);
-    for (int64_t n = 0; n < images; ++n) {
-      for (int64_t h = 0; h < height; ++h) {
-        std::memcpy(x_copy.data() + n * x_image + (h + 1) * x_row + channels,
-                    x_in + ((start + n) * height + h) * width * channels,
-                    width * channels * sizeof(T));
+  // Copies images, with a border of zeros.
+  void Read(const T* images, int64_t number) {
+    const int64_t image = (x_.height + 2) * x_row_;
+    // The border is written once.
+    if (int64_t(x_copy_.size()) < number * image) x_copy_.resize(number * image, T(0));
+    for (int64_t n = 0; n < number; ++n)
+      for (int64_t h = 0; h < x_.height; ++h)
+        std::copy_n(images + (n * x_.height + h) * x_.row(), x_.row(),
+                    x_copy_.data() + n * image + (h + 1) * x_row_ + x_.channels);
+  }
+  // Adds products of the images with rows first .. last - 1 of g, [rows, W, filters,
+  // padded to a multiple of kBlock].
+  void Add(const T* g, int64_t first, int64_t last) {
+    for (int64_t b = 0; b < blocks_; ++b) {
+      for (int64_t i = 0; i < 3; ++i) {
+        T* row_sums = sums_.data() + (b * 3 + i) * row_sums_;
+        for (int64_t c = 0; c < x_.channels; c += kChannelTile) {
+          int tile = int(std::min<int64_t>(kChannelTile, x_.channels - c));
+          AddTileOf<T>(tile, x_copy_.data() + i * x_row_ + c, g + b * kBlock,
+                       row_sums + 3 * c * kBlock, first, last, x_.height, x_.width,
+                       x_.channels, blocks_ * kBlock);
+        }
       }
     }
-    const T* g = g_in + start * height * width * filters;
-    if (copy_g) {
-      for (int64_t at = 0; at < images * height * width; ++at) {
-        std::memcpy(g_copy.data() + at * padded_filters, g + at * filters,
-                    filters * sizeof(T));
-      }
-      g = g_copy.data();
+  }
+  // Adds products of images with g [number, H, W, filters].
+  void AddImages(const T* x, const T* g, int64_t number) {
+    Read(x, number);
+    if (pads_filters()) {
+      g_copy_.resize(ImagesAtOnce() * x_.height * g_row_, T(0));
+      for (int64_t at = 0; at < number * x_.height * x_.width; ++at)
+        std::copy_n(g + at * filters_, filters_, g_copy_.data() + at * blocks_ * kBlock);
+      g = g_copy_.data();
     }
-    const int64_t rows = images * height;
-    for (int64_t first = 0; first < rows; first += rows_a_block) {
-      const int64_t last = std::min(rows, first + rows_a_block);
-      for (int64_t b = 0; b < blocks; ++b) {
-        for (int64_t i = 0; i < 3; ++i) {
-          T* row_sums = sums.data() + (b * 3 + i) * sums_per_row;
-          for (int64_t c = 0; c < channels; c += kChannelTile) {
-            int tile = int(std::min<int64_t>(kChannelTile, channels - c));
-            AddTileOf<T>(tile, x_copy.data() + i * x_row + c, g + b * block,
-                         row_sums + 3 * c * block, first, last, height, width, channels,
-                         padded_filters);
+    const int64_t rows = number * x_.height;
+    const int64_t at_once = std::max<int64_t>(
+        {1, kBlockBytes / RowBytes(), (48 + x_.width - 1) / x_.width});
+    for (int64_t first = 0; first < rows; first += at_once)
+      Add(g, first, std::min(rows, first + at_once));
+  }
+  // Writes the sums, [3, 3, C, O].
+  void Write(T* out) const {
+    for (int64_t b = 0; b < blocks_; ++b) {
+      const int64_t count = std::min(kBlock, filters_ - b * kBlock);
+      for (int64_t i = 0; i < 3; ++i) {
+        for (int64_t c = 0; c < x_.channels; ++c) {
+          const int64_t tile_first = c / kChannelTile * kChannelTile;
+          const int64_t tile = std::min<int64_t>(kChannelTile, x_.channels - tile_first);
+          for (int64_t j = 0; j < 3; ++j) {
+            const T* from = sums_.data() + (b * 3 + i) * row_sums_ +
+                            (3 * tile_first + j * tile + c - tile_first) * kBlock;
+            std::copy_n(
+                from, count,
+                out + ((i * 3 + j) * x_.channels + c) * filters_ + b * kBlock);
           }
         }
       }
     }
   }
-  for (int64_t b = 0; b < blocks; ++b) {
-    const int64_t width_of = std::min(block, filters - b * block);
-    for (int64_t i = 0; i < 3; ++i) {
-      for (int64_t c = 0; c < channels; ++c) {
-        const int64_t tile_first = c / kChannelTile * kChannelTile;
-        const int64_t tile = std::min<int64_t>(kChannelTile, channels - tile_first);
-        for (int64_t j = 0; j < 3; ++j) {
-          const T* from = sums.data() + (b * 3 + i) * sums_per_row +
-                          (3 * tile_first + j * tile + c - tile_first) * block;
-          std::copy_n(from, width_of,
-                      out + ((i * 3 + j) * channels + c) * filters + b * block);
-        }
-      }
-    }
-  }
-}
+
+ private:
+  static constexpr int64_t kBlock = 2 * Simd<T>::kLanes;
+  int64_t RowBytes() const { return (x_row_ + g_row_) * int64_t(sizeof(T)); }
+
+  const Images& x_;
+  // Layout of the sums: [block of filters][i][tile of channels][j][c][filter].
+  int64_t filters_, blocks_, x_row_, g_row_, row_sums_;
+  std::vector<T> sums_, x_copy_, g_copy_;
+};
 
 template <ffi::DataType kType>
 ffi::Error KernelGradient(ffi::ThreadPool pool, ffi::Buffer<kType> x,
@@ -147,12 +158,17 @@ ffi::Error KernelGradient(ffi::ThreadPool pool, ffi::Buffer<kType> x,
   using T = ffi::NativeType<kType>;
   const Images s(x.dimensions());
   const int64_t filters = g.dimensions()[4];
+  auto add = [&](int64_t at, int64_t number, T* result) {
+    KernelSums<T> sums(s, filters);
+    for (int64_t first = 0; first < number; first += sums.ImagesAtOnce()) {
+      const int64_t here = at + first * s.height * s.width;
+      sums.AddImages(x.typed_data() + here * s.channels, g.typed_data() + here * filters,
+                     std::min(sums.ImagesAtOnce(), number - first));
+    }
+    sums.Write(result);
+  };
   SumOverParts<T>(pool, s, std::min<int64_t>(s.parts, 4), 9 * s.channels * filters,
-                  out->typed_data(), [&](int64_t at, int64_t number, T* sums) {
-                    KernelGradientPart<T>(x.typed_data() + at * s.channels,
-                                          g.typed_data() + at * filters, sums, number,
-                                          s.height, s.width, s.channels, filters);
-                  });
+                  out->typed_data(), add);
   return ffi::Error::Success();
 }
 
