@@ -82,28 +82,30 @@ inline void MultiplyPanels(const T* rows, const T* columns, T* out, int64_t bloc
   }
 }
 
-// sums [kChannels][kColumns] += x^T g over rows of x and of g; a row of x has x_row entries.
-constexpr int kChannels = kRows > 8 ? 8 : 4;
+// sums [kChannels<T>][kColumns] += x^T g over rows of x and of g; a row of x has x_row entries.
+// Channels are padded to vectors, so a vector must hold whole tiles of them.
+template <typename T>
+constexpr int kChannels = std::min(kRows > 8 ? 8 : 4, Simd<T>::kLanes);
 
 template <typename T>
 inline void AddProducts(const T* x, const T* g, T* sums, int64_t rows, int64_t x_row) {
   using V = Vector<T>;
   constexpr int lanes = Simd<T>::kLanes;
-  V sum[kChannels][2];
+  V sum[kChannels<T>][2];
 #pragma GCC unroll 8
-  for (int c = 0; c < kChannels; ++c)
+  for (int c = 0; c < kChannels<T>; ++c)
     for (int v = 0; v < 2; ++v) sum[c][v] = Load<V>(sums + (c * 2 + v) * lanes);
   for (int64_t t = 0; t < rows; ++t, x += x_row, g += kColumns<T>) {
     const V first = Load<V>(g), second = Load<V>(g + lanes);
 #pragma GCC unroll 8
-    for (int c = 0; c < kChannels; ++c) {
+    for (int c = 0; c < kChannels<T>; ++c) {
       const T value = x[c];
       sum[c][0] += value * first;
       sum[c][1] += value * second;
     }
   }
 #pragma GCC unroll 8
-  for (int c = 0; c < kChannels; ++c)
+  for (int c = 0; c < kChannels<T>; ++c)
     for (int v = 0; v < 2; ++v) Store(sums + (c * 2 + v) * lanes, sum[c][v]);
 }
 

@@ -192,7 +192,7 @@ void TapGradientPart(const T* x, const T* g, T* out, const Images& s, int64_t nu
                  [&](int64_t r) { return g + rows.y[start + r] * filters + first; });
       }
       for (int64_t o = 0; o < blocks; ++o)
-        for (int64_t c = 0; c < padded; c += kChannels)
+        for (int64_t c = 0; c < padded; c += kChannels<T>)
           AddProducts<T>(inputs.get() + c, gradients.get() + count * o * kColumns<T>,
                          sums.get() + (o * padded + c) * kColumns<T>, count, padded);
     }

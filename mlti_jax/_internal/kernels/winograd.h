@@ -380,7 +380,7 @@ void WinogradGradientPart(const T* x, const T* g, T* out, const Images& s, int64
     }
     for (int p = 0; p < kPositions; ++p) {
       for (int64_t o = 0; o < blocks; ++o) {
-        for (int64_t c = 0; c < padded; c += kChannels) {
+        for (int64_t c = 0; c < padded; c += kChannels<T>) {
           AddProducts<T>(
               inputs.get() + p * x_position + c,
               gradients.get() + p * g_position + o * at_once * kColumns<T>,
