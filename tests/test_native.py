@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import platform
 import subprocess
 import sys
 
@@ -347,3 +348,38 @@ def test_forms_are_the_ones_that_are_lowered():
     y = jnp.ones((1, 2, 4, 4, 3))
     lowered = jax.jit(_pool_moments._forward_p.bind).lower(y, jnp.ones((1, 3)))
     assert "mlti_jax_PoolMomentsF32" in lowered.as_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86_64")
+@pytest.mark.parametrize("architecture", ["x86-64", "x86-64-v3"])
+def test_kernels_for_other_vectors(architecture, tmp_path):
+    """The kernels for vectors of 16 and 32 bytes, if this CPU has larger ones."""
+    if not native.available(jnp.float32):
+        pytest.skip("no C++ compiler: no native kernels")
+    compiler = tmp_path / "c++"
+    compiler.write_text(
+        "#!/bin/sh\n"
+        'for argument; do shift; [ "$argument" = -march=native ] && '
+        f"argument=-march={architecture}\n"
+        'set -- "$@" "$argument"; done\n'
+        f'exec {native._compiler()} "$@"\n'
+    )
+    compiler.chmod(0o755)
+    tests = "convolution_and_derivatives_equal_lax and native"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", __file__, "-k", tests]
+    environment = {"CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        command,
+        cwd=pathlib.Path(__file__).parents[1],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+    libraries = (tmp_path / "cache" / "mlti_jax" / "native").iterdir()
+    assert sorted(path.name[:11] for path in libraries) == [
+        "kernels-F32",
+        "kernels-F64",
+    ]

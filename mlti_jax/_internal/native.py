@@ -1,9 +1,9 @@
 """C++ kernels for CPUs (`kernels/`), compiled on first use if there is a compiler.
 
-The compiled library is kept in `$XDG_CACHE_HOME/mlti_jax/native` (by default in
-`~/.cache`), under a name that depends on the source, the compiler, jaxlib and the CPU.
-Without a compiler, or with `MLTI_NATIVE=0`, every operation uses its JAX form, which
-gives the same values up to rounding.
+There is a library for each dtype. It is kept in `$XDG_CACHE_HOME/mlti_jax/native` (by
+default in `~/.cache`), under a name that depends on the source, the compiler, jaxlib and
+the CPU. Without a compiler, or with `MLTI_NATIVE=0`, every operation uses its JAX form,
+which gives the same values up to rounding.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _KERNELS = (
 
 def available(dtype: jnp.dtype) -> bool:
     """Whether the kernels can be used for arrays of this dtype."""
-    return jnp.dtype(dtype) in _SUFFIXES and _registered()
+    suffix = _SUFFIXES.get(jnp.dtype(dtype))
+    return suffix is not None and _registered(suffix)
 
 
 def call(
@@ -66,21 +67,21 @@ def call(
     Returns:
       An array, or one per output if `outputs` is a sequence.
     """
-    target = _target(name + _SUFFIXES[jnp.dtype(operands[0].dtype)])
+    target = _target(name, _SUFFIXES[jnp.dtype(operands[0].dtype)])
     return jax.ffi.ffi_call(target, outputs)(*operands)
 
 
-def _target(symbol: str) -> str:
-    return f"mlti_jax_{symbol}"
+def _target(name: str, suffix: str) -> str:
+    return f"mlti_jax_{name}{suffix}"
 
 
 @functools.cache
-def _registered() -> bool:
+def _registered(suffix: str) -> bool:
     """Compile, load and register the kernels; return whether that was possible."""
     if os.environ.get("MLTI_NATIVE", "1") == "0":
         return False
     try:
-        library = _load()
+        library = _load(suffix)
     except (OSError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or error
         logging.warning(
@@ -92,21 +93,19 @@ def _registered() -> bool:
     if library is None:
         logging.info("no C++ compiler (c++, g++, clang++): no native kernels")
         return False
-    for kernel in _KERNELS:
-        for suffix in _SUFFIXES.values():
-            symbol = kernel + suffix
-            capsule = jax.ffi.pycapsule(getattr(library, symbol))
-            jax.ffi.register_ffi_target(_target(symbol), capsule, platform="cpu")
+    for name in _KERNELS:
+        capsule = jax.ffi.pycapsule(getattr(library, name + "Kernel"))
+        target = _target(name, suffix)
+        jax.ffi.register_ffi_target(target, capsule, platform="cpu")
     return True
 
 
-def _load() -> ctypes.CDLL | None:
+def _load(suffix: str) -> ctypes.CDLL | None:
     """Load the library, compiled before or now; None without a compiler."""
-    names = (os.environ.get("CXX"), "c++", "g++", "clang++")
-    compiler = next(filter(None, (shutil.which(n) for n in names if n)), None)
+    compiler = _compiler()
     if compiler is None:
         return None
-    path = _folder() / f"kernels-{_fingerprint(compiler)}.so"
+    path = _folder() / f"kernels-{suffix}-{_fingerprint(compiler)}.so"
     if path.exists():
         try:
             return ctypes.CDLL(str(path))
@@ -114,7 +113,8 @@ def _load() -> ctypes.CDLL | None:
             path.unlink()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    command = [compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", str(_SOURCE)]
+    command = [compiler, *_FLAGS, f"-DMLTI_TYPE={suffix}"]
+    command += [f"-I{jax.ffi.include_dir()}", str(_SOURCE)]
     try:
         subprocess.run(
             [*command, "-o", str(temporary)],
@@ -128,6 +128,11 @@ def _load() -> ctypes.CDLL | None:
     finally:
         temporary.unlink(missing_ok=True)
     return ctypes.CDLL(str(path))
+
+
+def _compiler() -> str | None:
+    names = (os.environ.get("CXX"), "c++", "g++", "clang++")
+    return next(filter(None, (shutil.which(n) for n in names if n)), None)
 
 
 def _folder() -> pathlib.Path:

@@ -1,6 +1,6 @@
 // Kernels of mlti_jax/ops for CPUs, called by XLA through its foreign function
 // interface. The forms there are the reference; each kernel computes the same values up
-// to rounding, for float32 and float64.
+// to rounding. Compiled once for each dtype, MLTI_TYPE: F32 or F64.
 
 #include "first_block.h"
 #include "kernel_gradient.h"
@@ -8,24 +8,20 @@
 #include "taps.h"
 #include "winograd.h"
 
-#define MLTI_KERNEL_OF(name, function, type, arguments, results) \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                 \
-      name, function<ffi::type>,                                 \
-      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() arguments(type) results(type))
+#define MLTI_KERNEL(function, arguments, results)  \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                   \
+      function##Kernel, function<ffi::MLTI_TYPE>, \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() arguments results)
 
-#define MLTI_KERNEL(function, arguments, results)                  \
-  MLTI_KERNEL_OF(function##F32, function, F32, arguments, results); \
-  MLTI_KERNEL_OF(function##F64, function, F64, arguments, results)
-
-#define MLTI_ARG(type) .Arg<ffi::Buffer<ffi::type>>()
-#define MLTI_RET(type) .Ret<ffi::Buffer<ffi::type>>()
-#define MLTI_ARGS_2(type) MLTI_ARG(type) MLTI_ARG(type)
-#define MLTI_ARGS_3(type) MLTI_ARGS_2(type) MLTI_ARG(type)
-#define MLTI_ARGS_4(type) MLTI_ARGS_2(type) MLTI_ARGS_2(type)
-#define MLTI_ARGS_6(type) MLTI_ARGS_4(type) MLTI_ARGS_2(type)
-#define MLTI_ARGS_8(type) MLTI_ARGS_6(type) MLTI_ARGS_2(type)
-#define MLTI_RETS_1(type) MLTI_RET(type)
-#define MLTI_RETS_3(type) MLTI_RET(type) MLTI_RET(type) MLTI_RET(type)
+#define MLTI_ARG .Arg<ffi::Buffer<ffi::MLTI_TYPE>>()
+#define MLTI_RET .Ret<ffi::Buffer<ffi::MLTI_TYPE>>()
+#define MLTI_ARGS_2 MLTI_ARG MLTI_ARG
+#define MLTI_ARGS_3 MLTI_ARGS_2 MLTI_ARG
+#define MLTI_ARGS_4 MLTI_ARGS_2 MLTI_ARGS_2
+#define MLTI_ARGS_6 MLTI_ARGS_4 MLTI_ARGS_2
+#define MLTI_ARGS_8 MLTI_ARGS_6 MLTI_ARGS_2
+#define MLTI_RETS_1 MLTI_RET
+#define MLTI_RETS_3 MLTI_RET MLTI_RET MLTI_RET
 
 MLTI_KERNEL(FirstBlock, MLTI_ARGS_3, MLTI_RETS_3);
 MLTI_KERNEL(FirstBlockCotangent, MLTI_ARGS_8, MLTI_RETS_1);
