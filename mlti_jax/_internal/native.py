@@ -1,9 +1,9 @@
 """C++ kernels for CPUs (`kernels/`), compiled on first use if there is a compiler.
 
-There is a library for each dtype. It is kept in `$XDG_CACHE_HOME/mlti_jax/native` (by
-default in `~/.cache`), under a name that depends on the source, the compiler, jaxlib and
-the CPU. Without a compiler, or with `MLTI_NATIVE=0`, every operation uses its JAX form,
-which gives the same values up to rounding.
+There is a library for each dtype, in `$XDG_CACHE_HOME/mlti_jax/native` (by default in
+`~/.cache`), with a name that depends on the source, the compiler, jaxlib and the CPU.
+Without a compiler, or with `MLTI_NATIVE=0`, every operation uses its JAX form, which
+gives the same values up to rounding.
 """
 
 from __future__ import annotations
