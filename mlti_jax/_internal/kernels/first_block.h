@@ -3,8 +3,8 @@
 // is much larger than the images. It is computed two rows at a time, which stay in the
 // cache, and again for the derivative.
 //
-// Shapes: x [G, N, H, W, C], k [G, 3, 3, C, O], pooled [G, N, H/2, W/2, O], others [G, O].
-// O is a multiple of kColumns.
+// Shapes: x [G, N, H, W, C], k [G, 3, 3, C, O], pooled [G, N, H/2, W/2, O], others [G,
+// O]. O is a multiple of kColumns.
 
 #pragma once
 

@@ -53,11 +53,15 @@ void AddTileOf(int tile, const T* x, const T* g, T* sums, int64_t first, int64_t
                                       padded_filters);
   };
   switch (tile) {
-    case 1: return add(std::integral_constant<int, 1>());
-    case 2: return add(std::integral_constant<int, 2>());
+    case 1:
+      return add(std::integral_constant<int, 1>());
+    case 2:
+      return add(std::integral_constant<int, 2>());
 #if defined(__AVX512F__)
-    case 3: return add(std::integral_constant<int, 3>());
-    case 4: return add(std::integral_constant<int, 4>());
+    case 3:
+      return add(std::integral_constant<int, 3>());
+    case 4:
+      return add(std::integral_constant<int, 4>());
 #endif
   }
 }
@@ -117,8 +121,8 @@ class KernelSums {
       g = g_copy_.data();
     }
     const int64_t rows = number * x_.height;
-    const int64_t at_once = std::max<int64_t>(
-        {1, kBlockBytes / RowBytes(), (48 + x_.width - 1) / x_.width});
+    const int64_t at_once =
+        std::max<int64_t>({1, kBlockBytes / RowBytes(), (48 + x_.width - 1) / x_.width});
     for (int64_t first = 0; first < rows; first += at_once)
       Add(g, first, std::min(rows, first + at_once));
   }
@@ -133,9 +137,8 @@ class KernelSums {
           for (int64_t j = 0; j < 3; ++j) {
             const T* from = sums_.data() + (b * 3 + i) * row_sums_ +
                             (3 * tile_first + j * tile + c - tile_first) * kBlock;
-            std::copy_n(
-                from, count,
-                out + ((i * 3 + j) * x_.channels + c) * filters_ + b * kBlock);
+            std::copy_n(from, count,
+                        out + ((i * 3 + j) * x_.channels + c) * filters_ + b * kBlock);
           }
         }
       }

@@ -8,8 +8,8 @@
 #include "taps.h"
 #include "winograd.h"
 
-#define MLTI_KERNEL(function, arguments, results)  \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(                   \
+#define MLTI_KERNEL(function, arguments, results) \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                  \
       function##Kernel, function<ffi::MLTI_TYPE>, \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>() arguments results)
 

@@ -82,8 +82,8 @@ inline void MultiplyPanels(const T* rows, const T* columns, T* out, int64_t bloc
   }
 }
 
-// sums [kChannels<T>][kColumns] += x^T g over rows of x and of g; a row of x has x_row entries.
-// Channels are padded to vectors, so a vector must hold whole tiles of them.
+// sums [kChannels<T>][kColumns] += x^T g over rows of x and of g; a row of x has x_row
+// entries. Channels are padded to vectors, so a vector must hold whole tiles of them.
 template <typename T>
 constexpr int kChannels = std::min(kRows > 8 ? 8 : 4, Simd<T>::kLanes);
 

@@ -30,8 +30,7 @@ inline void PoolRows(const T* first, int64_t width, int64_t channels, bool pair,
         int64_t at = w * channels + c;
         V a = Load<V>(first + at), b = Load<V>(first + at + channels);
         V d = Load<V>(second + at), e = Load<V>(second + at + channels);
-        V most = Larger<V>(Larger<V>(a * sign, b * sign),
-                           Larger<V>(d * sign, e * sign));
+        V most = Larger<V>(Larger<V>(a * sign, b * sign), Larger<V>(d * sign, e * sign));
         Store(out + w / 2 * channels + c, V(most * sign));
         add(a), add(b), add(d), add(e);
       }
@@ -72,13 +71,11 @@ ffi::Error PoolMoments(ffi::ThreadPool pool, ffi::Buffer<kType> y_in,
   ParallelFor(pool, s.groups * s.parts, [&](int64_t part) {
     s.ForPart(part, [&](int64_t group, int64_t n) {
       const T* pivots = y_all + group * s.number * s.image();
-      T* pooled =
-          pooled_out->typed_data() + (group * s.number + n) * s.pooled_image();
+      T* pooled = pooled_out->typed_data() + (group * s.number + n) * s.pooled_image();
       for (int64_t h = 0; h < s.height; h += 2) {
         PoolRows<T>(pivots + n * s.image() + h * s.row(), s.width, s.channels,
                     h + 1 < s.height, pivots, sign_all + group * s.channels,
-                    pooled + h / 2 * s.pooled_row(), sums.of(part, 0),
-                    sums.of(part, 1));
+                    pooled + h / 2 * s.pooled_row(), sums.of(part, 0), sums.of(part, 1));
       }
     });
   });
@@ -104,11 +101,11 @@ ffi::Error PoolMomentsTangent(ffi::ThreadPool pool, ffi::Buffer<kType> y_in,
     s.ForPart(part, [&](int64_t group, int64_t n) {
       int64_t at_image = (group * s.number + n) * s.image();
       int64_t at_pooled = (group * s.number + n) * s.pooled_image();
-      const T *means = mean_in.typed_data() + group * s.channels;
+      const T* means = mean_in.typed_data() + group * s.channels;
       for (int64_t h = 0; h < s.height; h += 2) {
         bool pair = h + 1 < s.height;
-        const T *y = y_in.typed_data() + at_image + h * s.row();
-        const T *t = t_in.typed_data() + at_image + h * s.row();
+        const T* y = y_in.typed_data() + at_image + h * s.row();
+        const T* t = t_in.typed_data() + at_image + h * s.row();
         int64_t at_row = at_pooled + h / 2 * s.pooled_row();
         const T* most = pooled_in.typed_data() + at_row;
         T* out = pooled_out->typed_data() + at_row;
@@ -125,8 +122,8 @@ ffi::Error PoolMomentsTangent(ffi::ThreadPool pool, ffi::Buffer<kType> y_in,
             for (; w + 1 < s.width; w += 2) {
               const V p = Load<V>(most + w / 2 * s.channels + c);
               V count = zero, chosen = zero;
-              for (int64_t offset : {int64_t(0), s.channels, s.row(),
-                                     s.row() + s.channels}) {
+              for (int64_t offset :
+                   {int64_t(0), s.channels, s.row(), s.row() + s.channels}) {
                 int64_t at = w * s.channels + c + offset;
                 V y_at = Load<V>(y + at), t_at = Load<V>(t + at);
                 count += Where<V>(y_at, p, zero + 1);
@@ -168,8 +165,7 @@ struct MomentsCotangent {
     for (int64_t c = 0; c < s.channels; ++c) {
       int64_t at = group * s.channels + c;
       slope[c] = T(2 * by_variance[at] / s.positions());
-      constant[c] =
-          T(by_mean[at] / s.positions() - double(slope[c]) * means[at]);
+      constant[c] = T(by_mean[at] / s.positions() - double(slope[c]) * means[at]);
     }
   }
 };
@@ -215,8 +211,7 @@ inline void CotangentRows(const T* y, int64_t width, int64_t channels, bool pair
 template <ffi::DataType kType>
 ffi::Error PoolMomentsCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> y_in,
                                 ffi::Buffer<kType> pooled_in, ffi::Buffer<kType> mean_in,
-                                ffi::Buffer<kType> by_pooled,
-                                ffi::Buffer<kType> by_mean,
+                                ffi::Buffer<kType> by_pooled, ffi::Buffer<kType> by_mean,
                                 ffi::Buffer<kType> by_variance,
                                 ffi::ResultBuffer<kType> out) {
   using T = ffi::NativeType<kType>;

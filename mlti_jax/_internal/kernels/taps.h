@@ -55,7 +55,8 @@ void PackColumns(const T* k, T* out, int64_t channels, int64_t filters, int64_t 
   if (!mirrored) {
     for (int64_t c = 0; c < channels; ++c)
       for (int64_t v = 0; v < kColumns<T>; v += lanes)
-        Store(out + c * kColumns<T> + v, LoadFirst<T>(k + c * filters + first + v, count - v));
+        Store(out + c * kColumns<T> + v,
+              LoadFirst<T>(k + c * filters + first + v, count - v));
     return;
   }
   for (int64_t c0 = 0; c0 < channels; c0 += lanes) {
@@ -136,8 +137,8 @@ ffi::Error TapsOf(ffi::ThreadPool& pool, ffi::Buffer<kType>& x, ffi::Buffer<kTyp
       const int64_t at = (group * s.number + first) * size;
       ConvolveTaps(pool, x.typed_data() + at * s.channels,
                    k.typed_data() + group * taps.size() * s.channels * filters,
-                   y->typed_data() + at * filters, s,
-                   std::min(at_once, s.number - first), taps, filters, mirrored);
+                   y->typed_data() + at * filters, s, std::min(at_once, s.number - first),
+                   taps, filters, mirrored);
     }
   }
   return ffi::Error::Success();
@@ -198,11 +199,10 @@ void TapGradientPart(const T* x, const T* g, T* out, const Images& s, int64_t nu
     }
     for (int64_t o = 0; o < filters; o += lanes)
       for (int64_t c = 0; c < s.channels; ++c)
-        StoreFirst<T>(
-            out + (tap * s.channels + c) * filters + o,
-            Load<V>(sums.get() + (o / kColumns<T> * padded + c) * kColumns<T> +
-                    o % kColumns<T>),
-            filters - o);
+        StoreFirst<T>(out + (tap * s.channels + c) * filters + o,
+                      Load<V>(sums.get() + (o / kColumns<T> * padded + c) * kColumns<T> +
+                              o % kColumns<T>),
+                      filters - o);
   }
 }
 
@@ -215,7 +215,8 @@ ffi::Error TapGradient(ffi::ThreadPool pool, ffi::Buffer<kType> x, ffi::Buffer<k
   const int64_t filters = g.dimensions()[4];
   const Taps taps{out->dimensions()[1], out->dimensions()[2]};
   const int64_t rows = s.number * s.height * s.width;
-  const int64_t parts = std::clamp<int64_t>(rows / 1024, 1, std::min<int64_t>(s.number, 4));
+  const int64_t parts =
+      std::clamp<int64_t>(rows / 1024, 1, std::min<int64_t>(s.number, 4));
   SumOverParts<T>(pool, s, parts, taps.size() * s.channels * filters, out->typed_data(),
                   [&](int64_t at, int64_t number, T* sums) {
                     TapGradientPart<T>(x.typed_data() + at * s.channels,

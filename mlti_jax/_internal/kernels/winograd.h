@@ -142,8 +142,8 @@ inline void LoadInput(const T* image, const Tiles& tiles, int64_t h, int64_t w,
   } else {
     for (int i = 0; i < 4; ++i)
       for (int j = 0; j < 4; ++j) {
-        const bool valid = h + i > 0 && h + i <= tiles.height && w + j > 0 &&
-                           w + j <= tiles.width;
+        const bool valid =
+            h + i > 0 && h + i <= tiles.height && w + j > 0 && w + j <= tiles.width;
         d[i][j] = valid ? LoadFirst<T>(at + (i * tiles.width + j) * channels, count)
                         : Vector<T>{};
       }
@@ -180,10 +180,11 @@ void TransformKernels(const T* k, T* out, int64_t channels, int64_t filters) {
         Vector<T> taps[3][3], u[4][4];
         for (int i = 0; i < 3; ++i)
           for (int j = 0; j < 3; ++j)
-            taps[i][j] = c < channels
-                             ? LoadFirst<T>(k + ((i * 3 + j) * channels + c) * filters + o,
-                                            filters - o)
-                             : Vector<T>{};
+            taps[i][j] =
+                c < channels
+                    ? LoadFirst<T>(k + ((i * 3 + j) * channels + c) * filters + o,
+                                   filters - o)
+                    : Vector<T>{};
         TransformKernel<T>(taps, u);
         T* to = out + (block * padded + c) * kColumns<T> + v * lanes;
         for (int p = 0; p < kPositions; ++p) Store(to + p * position, u[p / 4][p % 4]);
@@ -221,7 +222,8 @@ void ConvolvePart(const T* x, const T* u, T* y, const Images& s, int64_t number,
       Ceil(std::min(total, TilesAtOnce<T>(s.channels, filters)), kRows);
   const int64_t x_position = Spread<T>(groups * channel_blocks * kRows * lanes);
   const int64_t m_position = Spread<T>(groups * filter_blocks * kRows * kColumns<T>);
-  const int64_t u_position = Spread<T>(filter_blocks * channel_blocks * lanes * kColumns<T>);
+  const int64_t u_position =
+      Spread<T>(filter_blocks * channel_blocks * lanes * kColumns<T>);
   const int64_t u_block = channel_blocks * lanes * kColumns<T>;
   Scratch<T> inputs(kPositions * x_position), products(kPositions * m_position);
 
@@ -263,10 +265,11 @@ void ConvolvePart(const T* x, const T* u, T* y, const Images& s, int64_t number,
       const bool down = at.h + 1 < s.height, right = at.w + 1 < s.width;
       T* to = y + ((at.image * s.height + at.h) * s.width + at.w) * filters;
       for (int64_t o = 0; o < filters; o += lanes) {
-        const T* from = products.get() +
-                        ((t / kRows * filter_blocks + o / kColumns<T>)*kRows + t % kRows) *
-                            kColumns<T> +
-                        o % kColumns<T>;
+        const T* from =
+            products.get() +
+            ((t / kRows * filter_blocks + o / kColumns<T>)*kRows + t % kRows) *
+                kColumns<T> +
+            o % kColumns<T>;
         V m[4][4], out[2][2];
         for (int p = 0; p < kPositions; ++p)
           m[p / 4][p % 4] = Load<V>(from + p * m_position);
@@ -374,26 +377,24 @@ void WinogradGradientPart(const T* x, const T* g, T* out, const Images& s, int64
         TransformGradient(block, m);
         T* to = gradients.get() + (o / kColumns<T> * at_once + t) * kColumns<T> +
                 o % kColumns<T>;
-        for (int p = 0; p < kPositions; ++p)
-          Store(to + p * g_position, m[p / 4][p % 4]);
+        for (int p = 0; p < kPositions; ++p) Store(to + p * g_position, m[p / 4][p % 4]);
       }
     }
     for (int p = 0; p < kPositions; ++p) {
       for (int64_t o = 0; o < blocks; ++o) {
         for (int64_t c = 0; c < padded; c += kChannels<T>) {
-          AddProducts<T>(
-              inputs.get() + p * x_position + c,
-              gradients.get() + p * g_position + o * at_once * kColumns<T>,
-              sums.get() + p * sums_position + (o * padded + c) * kColumns<T>, count,
-              padded);
+          AddProducts<T>(inputs.get() + p * x_position + c,
+                         gradients.get() + p * g_position + o * at_once * kColumns<T>,
+                         sums.get() + p * sums_position + (o * padded + c) * kColumns<T>,
+                         count, padded);
         }
       }
     }
   }
   for (int64_t c = 0; c < s.channels; ++c) {
     for (int64_t o = 0; o < filters; o += lanes) {
-      const T* from = sums.get() +
-                      (o / kColumns<T> * padded + c) * kColumns<T> + o % kColumns<T>;
+      const T* from =
+          sums.get() + (o / kColumns<T> * padded + c) * kColumns<T> + o % kColumns<T>;
       V sum[4][4], k[3][3];
       for (int p = 0; p < kPositions; ++p)
         sum[p / 4][p % 4] = Load<V>(from + p * sums_position);
