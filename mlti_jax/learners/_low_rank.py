@@ -32,6 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax.backbones._matmul import matmul
 from mlti_jax.backbones._stack import Hook, LinearMap
 from mlti_jax.learners._shared_product import shared_product
 from mlti_jax.learners._update_rules import Factors
@@ -64,7 +65,7 @@ class LowRankKernel(NamedTuple):
 
     def hook(self, x: Array) -> Hook:
         """Return a hook that gives the layer its output for input `x`."""
-        output = x @ self.shared + _product(self.factors, x)(self.total)
+        output = matmul(x, self.shared) + _product(self.factors, x)(self.total)
         return _replace_output(self.layer, output)
 
 
@@ -98,7 +99,7 @@ def adapt_low_rank(
     """
     few_samples = h.shape[0] <= PAIRS_PER_STEP * num_steps
     product = (_pair_product if few_samples else _product)(factors, h)
-    base = h @ kernel
+    base = matmul(h, kernel)
 
     def loss(rest: PyTree, delta: Array, total: Array, index: Array) -> Array:
         output = base + product(total) + delta
