@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax import ops
+from mlti_jax.backbones._matmul import matmul
 from mlti_jax.backbones._stack import Context
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
@@ -179,7 +180,7 @@ class ReshapingDense(nn.Module):
         outputs = math.prod(self.shape)
         kernel = self.param("kernel", uniform_fan_in, (flat.shape[-1], outputs))
         bias = self.param("bias", nn.initializers.zeros, (outputs,))
-        out = context.linear(flat, kernel, jnp.matmul) + bias
+        out = context.linear(flat, kernel, matmul) + bias
         return out.reshape(h.shape[0], *self.shape)
 
 
@@ -206,7 +207,7 @@ class DenseBlock(nn.Module):
         check_vectors(h)
         shape = (h.shape[-1], self.features)
         kernel = self.param("kernel", uniform_fan_in, shape)
-        out = context.linear(h, kernel, jnp.matmul)
+        out = context.linear(h, kernel, matmul)
         if self.norm:
             out = BatchNorm(name="norm")(out, context)
         else:
@@ -229,4 +230,4 @@ class Head(nn.Module):
         shape = (h.shape[-1], self.outputs)
         kernel = self.param("kernel", uniform_fan_in, shape)
         bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
-        return h @ kernel + bias
+        return matmul(h, kernel) + bias

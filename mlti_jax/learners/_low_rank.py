@@ -19,8 +19,8 @@ $$(x (A \circ l^\top D_t))_{no} = \sum_m K_{nmo} (D_t)_{mo},
 K `[O, N, N]` of the support set is one product with the shared A before the loop. With
 l = x, K is symmetric, so the product has N (N + 1) / 2 rows. Those are (N + 1) / 2
 times the rows of the product with $W_0$, so it is faster only while N is not much
-larger than the number of steps. Otherwise, and for the query set, which is evaluated
-once, $A \circ l^\top D_t$ is computed when it is used and never stored.
+larger than the number of steps. Otherwise $A \circ l^\top D_t$ is computed when it is
+used and never stored. The query set is evaluated once, with the adapted kernel itself.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax.backbones._matmul import matmul
 from mlti_jax.backbones._stack import Hook, LinearMap
 from mlti_jax.learners._shared_product import shared_product
 from mlti_jax.learners._update_rules import Factors
@@ -64,7 +65,10 @@ class LowRankKernel(NamedTuple):
 
     def hook(self, x: Array) -> Hook:
         """Return a hook that gives the layer its output for input `x`."""
-        output = x @ self.shared + _product(self.factors, x)(self.total)
+        if self.factors.weight is None:
+            output = matmul(x, self.shared) + _product(self.factors, x)(self.total)
+        else:  # One product with the sum is faster than one with each of its terms.
+            output = matmul(x, self.kernel())
         return _replace_output(self.layer, output)
 
 
@@ -98,7 +102,7 @@ def adapt_low_rank(
     """
     few_samples = h.shape[0] <= PAIRS_PER_STEP * num_steps
     product = (_pair_product if few_samples else _product)(factors, h)
-    base = h @ kernel
+    base = matmul(h, kernel)
 
     def loss(rest: PyTree, delta: Array, total: Array, index: Array) -> Array:
         output = base + product(total) + delta
@@ -126,7 +130,7 @@ def without_kernel(layers: tuple) -> tuple:
 def _kernel_update(factors: Factors, total: Array) -> Array:
     """Compute what is added to the kernel, `[I, O]`."""
     change = factors.left.T @ total
-    return change if factors.weight is None else factors.weight * change
+    return change if factors.weight is None else shared_product(factors.weight, change)
 
 
 def _product(factors: Factors, x: Array) -> Callable[[Array], Array]:
