@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax import ops
-from mlti_jax.backbones._matmul import matmul
 from mlti_jax.backbones._stack import Context
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
@@ -180,7 +179,7 @@ class ReshapingDense(nn.Module):
         outputs = math.prod(self.shape)
         kernel = self.param("kernel", uniform_fan_in, (flat.shape[-1], outputs))
         bias = self.param("bias", nn.initializers.zeros, (outputs,))
-        out = context.linear(flat, kernel, matmul) + bias
+        out = context.linear(flat, kernel, ops.matmul) + bias
         return out.reshape(h.shape[0], *self.shape)
 
 
@@ -207,7 +206,7 @@ class DenseBlock(nn.Module):
         check_vectors(h)
         shape = (h.shape[-1], self.features)
         kernel = self.param("kernel", uniform_fan_in, shape)
-        out = context.linear(h, kernel, matmul)
+        out = context.linear(h, kernel, ops.matmul)
         if self.norm:
             out = BatchNorm(name="norm")(out, context)
         else:
@@ -230,4 +229,4 @@ class Head(nn.Module):
         shape = (h.shape[-1], self.outputs)
         kernel = self.param("kernel", uniform_fan_in, shape)
         bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
-        return matmul(h, kernel) + bias
+        return ops.matmul(h, kernel) + bias

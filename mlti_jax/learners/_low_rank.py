@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlti_jax.backbones._matmul import matmul
+from mlti_jax import ops
 from mlti_jax.backbones._stack import Hook, LinearMap
 from mlti_jax.learners._shared_product import shared_product
 from mlti_jax.learners._update_rules import Factors
@@ -66,9 +66,9 @@ class LowRankKernel(NamedTuple):
     def hook(self, x: Array) -> Hook:
         """Return a hook that gives the layer its output for input `x`."""
         if self.factors.weight is None:
-            output = matmul(x, self.shared) + _product(self.factors, x)(self.total)
+            output = ops.matmul(x, self.shared) + _product(self.factors, x)(self.total)
         else:  # One product with the sum is faster than one with each of its terms.
-            output = matmul(x, self.kernel())
+            output = ops.matmul(x, self.kernel())
         return _replace_output(self.layer, output)
 
 
@@ -102,7 +102,7 @@ def adapt_low_rank(
     """
     few_samples = h.shape[0] <= PAIRS_PER_STEP * num_steps
     product = (_pair_product if few_samples else _product)(factors, h)
-    base = matmul(h, kernel)
+    base = ops.matmul(h, kernel)
 
     def loss(rest: PyTree, delta: Array, total: Array, index: Array) -> Array:
         output = base + product(total) + delta

@@ -2,6 +2,7 @@
 
 from mlti_jax.ops._convolution import conv2d as conv2d
 from mlti_jax.ops._first_block import conv_pool_moments as conv_pool_moments
+from mlti_jax.ops._matmul import matmul as matmul
 from mlti_jax.ops._normalization import (
     batch_moments as batch_moments,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "batch_moments",
     "conv2d",
     "conv_pool_moments",
+    "matmul",
     "max_pool",
     "normalise",
     "pool_moments",

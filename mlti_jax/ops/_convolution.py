@@ -44,9 +44,6 @@ from mlti_jax.ops._groups import (
 # The kernel gradient is summed over chunks of images whose operands stay in cache.
 _CACHE_BYTES = 2**20
 
-# Native kernels process vectors of channels and of filters; with fewer than these,
-# too much of a vector is empty.
-_NATIVE_CHANNELS = 16
 # Images with fewer rows or columns have too many incomplete tiles for Winograd.
 _WINOGRAD_SIZE = 4
 
@@ -299,7 +296,7 @@ def _native_kernels(
     image: _Size, size: _Size, channels: int, filters: int
 ) -> str | None:
     """Return the name of the native kernels for a convolution, or None."""
-    if min(channels, filters) < _NATIVE_CHANNELS:
+    if min(channels, filters) < native.FEWEST_CHANNELS:
         return None
     if size == (3, 3) and min(image) >= _WINOGRAD_SIZE:
         return "Winograd"

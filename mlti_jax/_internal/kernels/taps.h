@@ -169,39 +169,43 @@ void CopyRows(T* to, int64_t count, int64_t width, int64_t padded, Row row) {
   }
 }
 
+// The sums over some images for the blocks first .. last - 1 of filters.
 template <typename T>
-void TapGradientPart(const T* x, const T* g, T* out, const Images& s, int64_t number,
-                     Taps taps, int64_t filters) {
+void TapGradientPart(const T* x, const T* g, T* out, const Images& s,
+                     const std::vector<TapRows>& taps, int64_t filters, int64_t first,
+                     int64_t last) {
   using V = Vector<T>;
   constexpr int lanes = Simd<T>::kLanes;
   const int64_t padded = Ceil(s.channels, lanes) * lanes;
-  const int64_t blocks = Ceil(filters, kColumns<T>);
-  Scratch<T> inputs(kRowsAtOnce * padded), gradients(kRowsAtOnce * blocks * kColumns<T>);
-  Scratch<T> sums(blocks * padded * kColumns<T>);
-  const std::vector<TapRows> all = taps.rows(s, number);
-  for (int64_t tap = 0; tap < taps.size(); ++tap) {
-    const TapRows& rows = all[tap];
-    std::fill_n(sums.get(), blocks * padded * kColumns<T>, T(0));
+  const int64_t block_size = padded * kColumns<T>;
+  int64_t most = 0;
+  for (const TapRows& rows : taps) most = std::max(most, rows.size());
+  most = std::min(most, kRowsAtOnce);
+  Scratch<T> inputs(most * padded), gradients(most * kColumns<T>);
+  Scratch<T> sums((last - first) * block_size);
+  for (size_t tap = 0; tap < taps.size(); ++tap) {
+    const TapRows& rows = taps[tap];
+    std::fill_n(sums.get(), (last - first) * block_size, T(0));
     for (int64_t start = 0; start < rows.size(); start += kRowsAtOnce) {
       const int64_t count = std::min(kRowsAtOnce, rows.size() - start);
       CopyRows(inputs.get(), count, s.channels, padded,
                [&](int64_t r) { return x + rows.x[start + r] * s.channels; });
-      for (int64_t o = 0; o < blocks; ++o) {
-        const int64_t first = o * kColumns<T>;
-        CopyRows(gradients.get() + count * first, count, filters - first,
-                 int64_t(kColumns<T>),
-                 [&](int64_t r) { return g + rows.y[start + r] * filters + first; });
-      }
-      for (int64_t o = 0; o < blocks; ++o)
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t o = block * kColumns<T>;
+        CopyRows(gradients.get(), count, filters - o, int64_t(kColumns<T>),
+                 [&](int64_t r) { return g + rows.y[start + r] * filters + o; });
         for (int64_t c = 0; c < padded; c += kChannels<T>)
-          AddProducts<T>(inputs.get() + c, gradients.get() + count * o * kColumns<T>,
-                         sums.get() + (o * padded + c) * kColumns<T>, count, padded);
+          AddProducts<T>(inputs.get() + c, gradients.get(),
+                         sums.get() + (block - first) * block_size + c * kColumns<T>,
+                         count, padded);
+      }
     }
-    for (int64_t o = 0; o < filters; o += lanes)
+    for (int64_t o = first * kColumns<T>; o < std::min(filters, last * kColumns<T>);
+         o += lanes)
       for (int64_t c = 0; c < s.channels; ++c)
         StoreFirst<T>(out + (tap * s.channels + c) * filters + o,
-                      Load<V>(sums.get() + (o / kColumns<T> * padded + c) * kColumns<T> +
-                              o % kColumns<T>),
+                      Load<V>(sums.get() + (o / kColumns<T> - first) * block_size +
+                              c * kColumns<T> + o % kColumns<T>),
                       filters - o);
   }
 }
@@ -212,17 +216,31 @@ ffi::Error TapGradient(ffi::ThreadPool pool, ffi::Buffer<kType> x, ffi::Buffer<k
                        ffi::ResultBuffer<kType> out) {
   using T = ffi::NativeType<kType>;
   const Images s(x.dimensions());
-  const int64_t filters = g.dimensions()[4];
+  const int64_t filters = g.dimensions()[4], blocks = Ceil(filters, kColumns<T>);
   const Taps taps{out->dimensions()[1], out->dimensions()[2]};
   const int64_t rows = s.number * s.height * s.width;
-  const int64_t parts =
-      std::clamp<int64_t>(rows / 1024, 1, std::min<int64_t>(s.number, 4));
-  SumOverParts<T>(pool, s, parts, taps.size() * s.channels * filters, out->typed_data(),
-                  [&](int64_t at, int64_t number, T* sums) {
-                    TapGradientPart<T>(x.typed_data() + at * s.channels,
-                                       g.typed_data() + at * filters, sums, s, number,
-                                       taps, filters);
-                  });
+  const int64_t size = taps.size() * s.channels * filters;
+  auto add = [&](int64_t at, const std::vector<TapRows>& taps, int64_t first,
+                 int64_t last, T* sums) {
+    TapGradientPart<T>(x.typed_data() + at * s.channels, g.typed_data() + at * filters,
+                       sums, s, taps, filters, first, last);
+  };
+  if (blocks >= 4 || rows < 2048) {  // parts of the filters, without partial sums
+    const std::vector<TapRows> all = taps.rows(s, s.number);
+    const int64_t work = rows * taps.size() * s.channels * filters;
+    const int64_t parts = work < (1 << 18) ? 1 : std::min<int64_t>(blocks, 4);
+    ParallelFor(pool, s.groups * parts, [&](int64_t part) {
+      const int64_t group = part / parts, index = part % parts;
+      add(group * rows, all, blocks * index / parts, blocks * (index + 1) / parts,
+          out->typed_data() + group * size);
+    });
+  } else {  // parts of the images
+    const int64_t parts = std::min<int64_t>(s.number, 4);
+    SumOverParts<T>(pool, s, parts, size, out->typed_data(),
+                    [&](int64_t at, int64_t number, T* sums) {
+                      add(at, taps.rows(s, number), 0, blocks, sums);
+                    });
+  }
   return ffi::Error::Success();
 }
 

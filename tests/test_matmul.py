@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlti_jax.backbones._matmul import matmul
+from mlti_jax.ops import matmul
 
 
 def arrays(*shapes):
