@@ -45,10 +45,6 @@ _KERNELS = (
     "WinogradMirrored",
 )
 
-# The kernels process vectors of channels and of filters. With fewer than these, too
-# much of a vector is empty.
-FEWEST_CHANNELS = 16
-
 
 def available(dtype: jnp.dtype) -> bool:
     """Whether the kernels can be used for arrays of this dtype."""

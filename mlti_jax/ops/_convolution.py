@@ -44,6 +44,9 @@ from mlti_jax.ops._groups import (
 # The kernel gradient is summed over chunks of images whose operands stay in cache.
 _CACHE_BYTES = 2**20
 
+# Native kernels process vectors of channels and of filters. With fewer than these, too
+# much of a vector is empty.
+_NATIVE_CHANNELS = 16
 # Images with fewer rows or columns have too many incomplete tiles for Winograd.
 _WINOGRAD_SIZE = 4
 
@@ -296,7 +299,7 @@ def _native_kernels(
     image: _Size, size: _Size, channels: int, filters: int
 ) -> str | None:
     """Return the name of the native kernels for a convolution, or None."""
-    if min(channels, filters) < native.FEWEST_CHANNELS:
+    if min(channels, filters) < _NATIVE_CHANNELS:
         return None
     if size == (3, 3) and min(image) >= _WINOGRAD_SIZE:
         return "Winograd"
