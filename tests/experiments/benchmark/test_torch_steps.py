@@ -1,6 +1,7 @@
 """The PyTorch sides of the benchmark: whole steps and their parts."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -71,6 +72,65 @@ def test_vmap_has_the_loss_and_gradient_of_the_loop(learner, backbone, setting):
         one = loss_and_gradient(case, layer, torch_steps.loop_losses)
         other = loss_and_gradient(case, layer, torch_steps.vmap_losses)
         check_close(one, other)
+
+
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+    ("learner", "backbone", "layer"),
+    [("protonet", "conv4", 0), ("maml", "mlp", 1)],
+)
+@pytest.mark.usefixtures("double_precision")
+def test_compiled_functions_have_the_loss_and_gradient_of_the_loop(
+    learner, backbone, layer, backend, monkeypatch
+):
+    # "aot_eager" derives the same programs, but runs them without code generation.
+    compiler = partial(torch.compile, backend=backend)
+    monkeypatch.setattr(torch, "compile", compiler)
+    case = make_case(learner, backbone, inner_steps=1)
+    one = loss_and_gradient(case, layer, torch_steps.loop_losses)
+    compiled = torch_steps.compiled_losses()
+    other = loss_and_gradient(case, layer, compiled, nhwc=True)
+    check_close(one, other)
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_pytorch_cannot_compile_a_loop_that_creates_a_graph():
+    compiled = torch.compile(torch_steps.task_loss, backend="aot_eager")
+    functions = torch_steps.Functions(loss=compiled)
+    losses = partial(torch_steps.loop_losses, functions=functions)
+    with pytest.raises(RuntimeError, match="does not currently support double back"):
+        loss_and_gradient(make_case("maml", "mlp"), 0, losses)
+
+
+def test_compiled_step_prepares_every_layer(monkeypatch):
+    layers = []
+
+    def task_loss(case, network, model, inner, layer, x, y):
+        layers.append(layer)
+        return original(case, network, model, inner, layer, x, y)
+
+    original = torch_steps.task_loss
+    monkeypatch.setattr(torch_steps, "task_loss", task_loss)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    case = make_case("protonet", "mlp")
+    step = torch_steps.make_compiled_step(case, *pool_of(case))
+    assert set(layers) == set(case.layers) == {0, 1}
+    assert np.isfinite(step().item())
+
+
+def test_reason_why_a_case_cannot_be_compiled(monkeypatch):
+    def compiled(function, **options):
+        def fail(*args):
+            raise RuntimeError("no compiler\nand more")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    case = make_case("maml", "conv4")
+    with pytest.raises(NotImplementedError, match="^torch.compile failed: no compile"):
+        torch_steps.make_compiled_step(case, *pool_of(case))
 
 
 @ALL
