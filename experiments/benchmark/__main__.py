@@ -6,10 +6,10 @@ PyTorch is installed (`pip install -e '.[torch]'`), the same step in PyTorch is 
 next to it (`experiments/benchmark/torch/`): as a loop over tasks, for images also with
 channels last in memory, with `torch.func.vmap` over tasks where that works, and with
 `torch.compile`. The sides alternate in one process, after compilation; a ratio is that
-of the medians, and `fastest` the lowest of a row. `others` is the CPU
-share of other processes: above 5 % ratios are not reliable, because PyTorch's threads
-wait for each other. Memory excludes the pool and the parameters: what XLA plans for,
-and by how much a separate PyTorch process grows (`--memory`).
+of the medians, and `fastest` the lowest of a row. `others` is the CPU share of other
+processes: above 5 % ratios are not reliable, because PyTorch's threads wait for each
+other. Memory excludes the pool and the parameters: what XLA plans for, and by how much
+a separate PyTorch process grows (`--memory`).
 
 Cases are named `learner_network_strategy`, as in `maml_conv4_28_1q_mlti`; see
 `experiments/benchmark/cases.py`. `--cases` takes names and patterns, such as

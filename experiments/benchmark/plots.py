@@ -169,8 +169,8 @@ def memory(result: dict, path: pathlib.Path) -> None:
 def scaling(result: dict, path: pathlib.Path) -> None:
     """Plot the growth of time and the peak memory, one column per varied quantity.
 
-    Time is per unit of work, relative to the smallest size: linear growth is the
-    dashed line.
+    Time is per unit of work, relative to the smallest size (see `scaling`): a step
+    whose time is proportional to its work follows the dashed line.
     """
     rows = result["rows"]
     programs = list(dict.fromkeys((row["learner"], row["network"]) for row in rows))
@@ -198,7 +198,7 @@ def scaling(result: dict, path: pathlib.Path) -> None:
         pair[0].axhline(1, color="black", lw=0.8, ls="--", label="linear growth")
         for axis in pair:
             axis.set(xscale="log", yscale="log")
-            axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
+            axis.set_xticks(sizes, [_thousands(size) for size in sizes])
             axis.minorticks_off()
         pair[0].tick_params(labelbottom=False)
         pair[1].set_xlabel(VARIED[name])
@@ -211,6 +211,10 @@ def scaling(result: dict, path: pathlib.Path) -> None:
     for axis in axes[-2:, columns - unused :].flat:
         axis.set_visible(False)
     save_with_legend(fig, axes, path, columns=3)
+
+
+def _thousands(size: int) -> str:
+    return f"{size}" if size < 1000 else f"{size / 1000:g}k"
 
 
 def _same_limits(axes: Sequence[Axes], ticks: Sequence[float]) -> None:

@@ -1,5 +1,6 @@
 """The PyTorch sides of the benchmark: whole steps and their parts."""
 
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -8,9 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from experiments.benchmark import evaluation  # noqa: E402
 from experiments.benchmark.torch import steps as torch_steps  # noqa: E402
 from experiments.benchmark.torch import tasks as torch_tasks  # noqa: E402
 from experiments.benchmark.torch.case import check_case  # noqa: E402
+from experiments.benchmark.torch.evaluation import make_evaluation  # noqa: E402
 from experiments.benchmark.torch.learners import make_model  # noqa: E402
 from experiments.benchmark.torch.networks import make_network  # noqa: E402
 from tests.support.torch_cases import BASES, NAMES, make_case, pool_of  # noqa: E402
@@ -224,6 +227,66 @@ def test_mixtures_are_of_two_tasks_and_of_one_set(method, learner, setting):
         for task in by_class:  # one partner for each class, in both sets
             for label in range(3):
                 assert len(task[labels == label].unique(dim=0)) == 1
+
+
+# ------------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize("backbone", ["conv4", "mlp"])
+def test_sides_of_an_evaluation_have_a_row(backbone, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    case = make_case("protonet", backbone, strategy="vanilla", interpolation=None)
+    case = replace(case, pool=(2, case.ways, 20))
+    running = evaluation.Evaluation(case, "running", tasks=10)
+    cases = {"a": running, "b": replace(running, norm="batch", tasks=3)}
+    result = evaluation.measure_cases(cases, 1, 0.01)
+    sides = {"torch", "torch_channels_last", "torch_compile", "torch_features"}
+    sides -= {"torch_channels_last"} if backbone == "mlp" else set()
+    assert set(result["rows"]["a"]["ratio"]) == sides
+    assert set(result["rows"]["b"]["ratio"]) == sides - {"torch_features"}
+    for name, row in result["rows"].items():
+        assert row["ratio"][row["fastest"]] == min(row["ratio"].values())
+        for side, rate in row["tasks_per_second"].items():
+            seconds = row["time"][side]["median_ms"] / 1e3
+            assert rate == pytest.approx(cases[name].tasks / seconds)
+    assert len(evaluation.table(result).splitlines()) == 2 + 2
+    json.dumps(result)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_features_first_changes_no_accuracy(channels_last):
+    case = make_case("protonet", "conv4", strategy="vanilla", interpolation=None)
+    case = replace(case, shots=2, queries=9)
+    accuracy = []
+    for features_first in (False, True):
+        torch.manual_seed(0)
+        evaluate = make_evaluation(
+            case,
+            *pool_of(case),
+            running=True,
+            tasks_per_pass=4,
+            channels_last=channels_last,
+            features_first=features_first,
+        )
+        accuracy.append(evaluate(6))
+    assert len(accuracy[0]) == 6
+    assert accuracy[0].unique().numel() > 1
+    torch.testing.assert_close(*accuracy)
+
+
+def test_reason_why_an_evaluation_cannot_be_compiled(monkeypatch):
+    def compiled(function, **options):
+        def fail(*args):
+            raise RuntimeError("no compiler\nand more")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    case = make_case("maml", "mlp", strategy="vanilla", interpolation=None)
+    case = replace(case, pool=(2, case.ways, 20))
+    sides, refused = evaluation.make_theirs(evaluation.Evaluation(case, tasks=1))
+    assert list(sides) == ["torch"]
+    assert refused == {"torch_compile": "no compiler"}
 
 
 # --------------------------------------------------------------------------- errors
