@@ -4,16 +4,17 @@ A step draws a meta-batch from a pool on the device, interpolates it (MLTI) or n
 (vanilla), runs the learner, computes the meta-gradient and updates with Adam. If
 PyTorch is installed (`pip install -e '.[torch]'`), the same step in PyTorch is timed
 next to it (`experiments/benchmark/torch/`): as a loop over tasks, for images also with
-channels last in memory, and with `torch.func.vmap` over tasks where that works. The
-sides alternate in one process; a ratio is that of the medians. `others` is the CPU
-share of other processes: above 5 % ratios are not reliable, because PyTorch's threads
-wait for each other. Memory excludes the pool and the parameters: what XLA plans for,
-and by how much a separate PyTorch process grows (`--memory`).
+channels last in memory, with `torch.func.vmap` over tasks where that works, and with
+`torch.compile`. The sides alternate in one process, after compilation; a ratio is that
+of the medians, and `fastest` the lowest of a row. `others` is the CPU share of other
+processes: above 5 % ratios are not reliable, because PyTorch's threads wait for each
+other. Memory excludes the pool and the parameters: what XLA plans for, and by how much
+a separate PyTorch process grows (`--memory`).
 
 Cases are named `learner_network_strategy`, as in `maml_conv4_28_1q_mlti`; see
 `experiments/benchmark/cases.py`. `--cases` takes names and patterns, such as
 `'protonet_*_mlti'`. All cases and tables take an hour or more; `--quick` runs eight
-cases in two minutes, without vmap. The tables are:
+cases in two minutes, without vmap and compilation. The tables are:
 
   learners_28, learners_bio      time and memory of each learner, relative to MAML
   strategies_28, strategies_bio  MAML with each strategy, relative to vanilla
@@ -22,7 +23,9 @@ cases in two minutes, without vmap. The tables are:
                                  this run, or of `--account_cases`, and the peak
                                  performance of the machine
   memory                         second-order MAML by inner steps and tasks, `remat`
-  scaling                        time and memory by tasks, inner steps and pool size
+  scaling                        growth of time and memory with the number of tasks,
+                                 ways, shots, image size, inner steps and pool size
+  evaluation                     test tasks per second, ours and PyTorch's
   own_network                    a wrapped network relative to the built-in one
   startup                        seconds from the command to the first step, by part
 
@@ -43,6 +46,7 @@ from absl import flags
 from experiments import cli
 from experiments.benchmark import (
     breakdown,
+    evaluation,
     machine,
     memory,
     own_network,
@@ -72,8 +76,8 @@ SECONDS = flags.DEFINE_float(
 SIDES = flags.DEFINE_list(
     "sides",
     None,
-    "PyTorch sides: torch, torch_channels_last, torch_vmap; default: all, with --quick "
-    "the first two.",
+    f"PyTorch sides: {', '.join(TORCH_SIDES)}; default: all, with --quick the first "
+    "two.",
 )
 MEMORY = flags.DEFINE_bool(
     "memory", None, "Measure PyTorch's memory; default: only if all cases are run."
@@ -90,6 +94,7 @@ TABLES = {
     "sampling": sampling,
     "memory": memory,
     "scaling": scaling,
+    "evaluation": evaluation,
     "own_network": own_network,
     "startup": startup,
 }

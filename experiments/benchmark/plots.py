@@ -21,40 +21,68 @@ if TYPE_CHECKING:
 
 RATIO_TICKS = (0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 SIDES = {
-    "torch": "PyTorch",
-    "torch_channels_last": "PyTorch, channels last",
-    "torch_vmap": "PyTorch, vmap over tasks",
+    "torch": "plain",
+    "torch_channels_last": "channels last",
+    "torch_vmap": "vmap over tasks",
+    "torch_compile": "torch.compile",
 }
 MEMORY_STYLES = {"plain": "o-", "remat": "s--", "passes": "^:"}
+LINE_STYLES = ("o-", "s-", "^-", "D-")
+COST_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+MEMORY_TICKS = (1, 10, 100, 1000, 10_000)
 VARIED = {
     "tasks": "tasks, all at once",
     "tasks, passes": "tasks, 4 at a time",
+    "ways": "ways",
+    "shots": "shots",
+    "image side": "side of images",
     "inner_steps": "inner steps",
-    "pool": "times as many samples",
+    "pool": "times the samples",
+    "classes": "classes in the pool",
 }
 
 
 def ratios(results: list[dict], path: pathlib.Path) -> None:
-    """Plot PyTorch's step time divided by ours, one panel per strategy."""
+    """Plot PyTorch's step time divided by ours, one panel per strategy.
+
+    Bars are the fastest PyTorch side, circles the plain one.
+    """
     parts = [(*result["case"].rpartition("_")[::2], result) for result in results]
     steps = list(dict.fromkeys(step for step, _, _ in parts))
     strategies = sorted({strategy for _, strategy, _ in parts}, reverse=True)
-    sides = [side for side in SIDES if any(side in r["ratio"] for r in results)]
-    inches = 0.8 + len(steps) * (0.1 + 0.1 * len(sides))
-    fig = new_figure(COLUMN_WIDTH, inches)
+    fig = new_figure(COLUMN_WIDTH, 0.8 + 0.16 * len(steps))
     axes = fig.subplots(1, len(strategies), squeeze=False, sharex=True, sharey=True)
     for axis, strategy in zip(axes[0], strategies, strict=True):
-        own = {step: r["ratio"] for step, other, r in parts if other == strategy}
-        for number, side in enumerate(sides):
-            rows = [row for row, s in enumerate(steps) if side in own.get(s, {})]
-            values = [own[steps[row]][side] for row in rows]
-            middle = (number + 0.5) / len(sides) - 0.5
-            places = [row + 0.8 * middle for row in rows]
-            _ratio_bars(axis, places, values, 0.8 / len(sides), side)
+        own = {step: r for step, other, r in parts if other == strategy}
+        for side, label in SIDES.items():
+            bars = {
+                row: own[step]["ratio"][side]
+                for row, step in enumerate(steps)
+                if step in own and own[step]["fastest"] == side
+            }
+            _ratio_bars(axis, bars, side, f"fastest: {label}")
+        plain = {
+            row: own[step]["ratio"]["torch"]
+            for row, step in enumerate(steps)
+            if step in own and "torch" in own[step]["ratio"]
+        }
+        axis.plot(
+            list(plain.values()),
+            list(plain),
+            "o",
+            ms=3,
+            mfc="white",
+            mec="black",
+            mew=0.7,
+            label="plain PyTorch",
+        )
         axis.axvline(1, color="black", lw=0.8)
         axis.set_title(strategy, fontsize=8)
-    everything = [1.0, *(v for r in results for v in r["ratio"].values())]
-    low, high = min(everything) / 2, max(everything) * 2
+    everything = [1.0]
+    for result in results:
+        ratio = result["ratio"]
+        everything += [ratio[result["fastest"]], ratio.get("torch", 1.0)]
+    low, high = min(everything) / 1.7, max(everything) * 1.5
     ticks = [tick for tick in RATIO_TICKS if low <= tick <= high]
     axis.set(xscale="log", xlim=(low, high), ylim=(len(steps) - 0.5, -0.5))
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -64,24 +92,18 @@ def ratios(results: list[dict], path: pathlib.Path) -> None:
     save_with_legend(fig, axes, path, columns=2)
 
 
-def _ratio_bars(
-    axis: Axes,
-    places: Sequence[float],
-    values: Sequence[float],
-    height: float,
-    side: str,
-) -> None:
-    """Draw bars that start at 1 (equally fast), labeled with their values."""
+def _ratio_bars(axis: Axes, values: dict[int, float], side: str, label: str) -> None:
+    """Draw bars by row that start at 1 (equally fast), labeled with their values."""
     color = COLORS[list(SIDES).index(side)]
-    widths = np.array(values) - 1
-    axis.barh(places, widths, height, left=1, color=color, label=SIDES[side])
-    for place, value in zip(places, values, strict=True):
+    widths = [value - 1 for value in values.values()]
+    axis.barh(list(values), widths, 0.7, left=1, color=color, label=label)
+    for place, value in values.items():
         axis.annotate(
             f"{value:.2g}" if value < 10 else f"{value:.0f}",
-            (value, place),
-            xytext=(2 if value >= 1 else -2, 0),
+            (1, place),
+            xytext=(-2 if value >= 1 else 2, 0),
             textcoords="offset points",
-            ha="left" if value >= 1 else "right",
+            ha="right" if value >= 1 else "left",
             va="center",
             fontsize=6,
         )
@@ -145,25 +167,64 @@ def memory(result: dict, path: pathlib.Path) -> None:
 
 
 def scaling(result: dict, path: pathlib.Path) -> None:
-    """Plot time (top) and peak memory (bottom), one column per varied quantity."""
+    """Plot the growth of time and the peak memory, one column per varied quantity.
+
+    Time is per unit of work, relative to the smallest size (see `scaling`): a step
+    whose time is proportional to its work follows the dashed line.
+    """
     rows = result["rows"]
-    networks = list(dict.fromkeys(row["network"] for row in rows))
+    programs = list(dict.fromkeys((row["learner"], row["network"]) for row in rows))
     varied = list(dict.fromkeys(row["varied"] for row in rows))
-    fig = new_figure(COLUMN_WIDTH, 3.8)
-    axes = fig.subplots(2, len(varied), sharex="col", sharey="row", squeeze=False)
-    for column, name in enumerate(varied):
-        for network, color in zip(networks, COLORS, strict=False):
-            some = [r for r in rows if (r["network"], r["varied"]) == (network, name)]
-            sizes = [row["size"] for row in some]
-            times = [row["time"]["median_ms"] for row in some]
+    columns = min(4, len(varied))
+    bands = -(-len(varied) // columns)
+    fig = new_figure(COLUMN_WIDTH, 3.3 * bands)
+    axes = fig.subplots(2 * bands, columns, squeeze=False)
+    for number, name in enumerate(varied):
+        band, column = divmod(number, columns)
+        pair = axes[2 * band : 2 * band + 2, column]
+        sizes = sorted({row["size"] for row in rows if row["varied"] == name})
+        for program, color, style in zip(programs, COLORS, LINE_STYLES, strict=False):
+            some = [
+                row
+                for row in rows
+                if (row["learner"], row["network"], row["varied"]) == (*program, name)
+            ]
+            own = [row["size"] for row in some]
+            label = " ".join(program)
+            options = {"color": color, "ms": 3, "lw": 1.2, "label": label}
+            pair[0].plot(own, [row["per_unit"] for row in some], style, **options)
             peaks = [row["memory"]["peak"] / 1e6 for row in some]
-            for axis, values in zip(axes[:, column], (times, peaks), strict=True):
-                axis.plot(sizes, values, "o-", color=color, ms=3, lw=1.2, label=network)
-                axis.set_xscale("log")
-                axis.set_yscale("log")
-                axis.set_xticks(sizes, [str(size) for size in sizes])
-                axis.minorticks_off()
-        axes[1, column].set_xlabel(VARIED[name])
-    axes[0, 0].set_ylabel("ms per step")
-    axes[1, 0].set_ylabel("peak memory, MB")
-    save_with_legend(fig, axes, path, columns=2)
+            pair[1].plot(own, peaks, style, **options)
+        pair[0].axhline(1, color="black", lw=0.8, ls="--", label="linear growth")
+        for axis in pair:
+            axis.set(xscale="log", yscale="log")
+            axis.set_xticks(sizes, [_thousands(size) for size in sizes])
+            axis.minorticks_off()
+        pair[0].tick_params(labelbottom=False)
+        pair[1].set_xlabel(VARIED[name])
+    for band in range(bands):
+        _same_limits(axes[2 * band], COST_TICKS)
+        _same_limits(axes[2 * band + 1], MEMORY_TICKS)
+        axes[2 * band, 0].set_ylabel("time per unit")
+        axes[2 * band + 1, 0].set_ylabel("peak memory, MB")
+    unused = bands * columns - len(varied)
+    for axis in axes[-2:, columns - unused :].flat:
+        axis.set_visible(False)
+    save_with_legend(fig, axes, path, columns=3)
+
+
+def _thousands(size: int) -> str:
+    return f"{size}" if size < 1000 else f"{size / 1000:g}k"
+
+
+def _same_limits(axes: Sequence[Axes], ticks: Sequence[float]) -> None:
+    """Give the axes of a row the same y limits, and labels only to the first."""
+    drawn = [axis for axis in axes if axis.lines]
+    limits = [axis.get_ylim() for axis in drawn]
+    low, high = min(a for a, _ in limits), max(b for _, b in limits)
+    inside = [tick for tick in ticks if low <= tick <= high]
+    for axis in drawn:
+        axis.set_ylim(low, high)
+        axis.set_yticks(inside, [f"{tick:g}" for tick in inside])
+        axis.tick_params(labelleft=axis is drawn[0])
+        axis.minorticks_off()

@@ -11,10 +11,17 @@ from experiments.benchmark.program import compile_case
 from experiments.benchmark.torch import sides as torch_sides
 
 COLUMNS = (
-    ("case", 31), ("ours, ms", 22), ("PyTorch, ms", 24), ("ratio", 7),
-    ("ch. last, ms", 13), ("ratio", 7), ("vmap, ms", 10), ("ratio", 7),
-    ("compile, s", 11), ("ours, MB", 10), ("PyTorch, MB", 12), ("others", 8),
+    ("case", 31), ("ours, ms", 22), ("PyTorch, ms", 22), ("ratio", 7),
+    ("ch. last", 10), ("vmap", 6), ("compiled", 10), ("fastest", 17),
+    ("compile, s", 12), ("ours, MB", 10), ("PyTorch, MB", 13), ("others", 8),
 )  # fmt: skip
+# As in the names of the columns.
+SHORT = {
+    "torch": "plain",
+    "torch_channels_last": "ch. last",
+    "torch_vmap": "vmap",
+    "torch_compile": "compiled",
+}
 
 
 def measure(
@@ -32,7 +39,9 @@ def measure(
     result = measure_case(name, find(name), rounds, seconds, sides)
     if memory:
         result["resident"] = {
-            side: torch_sides.resident_growth(name, side) for side in result["ratio"]
+            side: torch_sides.resident_growth(name, side)
+            for side in torch_sides.WITH_MEMORY
+            if side in result["ratio"]
         }
     return result
 
@@ -55,15 +64,15 @@ def measure_case(
 
     Returns:
       A result with the `time` of each side, the `ratio` of each PyTorch side to ours,
-      the reason for each side that is not implemented under `refused`, and XLA's
-      analysis of `memory` and `cost`.
+      the `fastest` PyTorch side, the reason for each side that is not implemented under
+      `refused`, and XLA's analysis of `memory` and `cost`.
     """
     ours = compile_case(case)
     theirs, refused = torch_sides.make_sides(case, sides)
     share = timing.CpuShare()
     times = timing.time_sides({"jax": ours.steps, **theirs}, rounds, seconds)
     spreads = {side: timing.spread(values) for side, values in times.items()}
-    median = spreads["jax"]["median_ms"]
+    ratios = timing.ratios(spreads)
     return {
         "case": name,
         "kind": "step",
@@ -72,14 +81,19 @@ def measure_case(
         "memory": ours.memory,
         "cost": ours.cost,
         "time": spreads,
-        "ratio": {side: spreads[side]["median_ms"] / median for side in theirs},
+        "ratio": ratios,
+        "fastest": min(ratios, key=ratios.get, default=None),
         "refused": refused,
         "others": share.of_others(),
     }
 
 
 def header() -> str:
-    """Names of the columns; memory excludes the pool and the parameters."""
+    """Names of the columns.
+
+    `ratio` and the next three columns are times of PyTorch divided by ours; `fastest`
+    repeats the lowest of them. Memory excludes the pool and the parameters.
+    """
     return _line(tuple(name for name, _ in COLUMNS))
 
 
@@ -90,9 +104,6 @@ def table(result: dict) -> str:
     def spread(side: str) -> str:
         return timing.format_spread(time[side]) if side in time else "-"
 
-    def median(side: str) -> str:
-        return timing.format_ms(time[side]["median_ms"]) if side in time else "-"
-
     def ratio(side: str) -> str:
         return f"{ratios[side]:.2f}" if side in ratios else "-"
 
@@ -101,11 +112,8 @@ def table(result: dict) -> str:
         result["case"],
         spread("jax"),
         spread("torch"),
-        ratio("torch"),
-        median("torch_channels_last"),
-        ratio("torch_channels_last"),
-        median("torch_vmap"),
-        ratio("torch_vmap"),
+        *(ratio(side) for side in SHORT),
+        format_fastest(result, SHORT),
         f"{result['compile_s']:.1f}",
         f"{result['memory']['temporary'] / 1e6:.1f}",
         "-" if resident is None else f"{resident / 1e6:.1f}",
@@ -113,6 +121,12 @@ def table(result: dict) -> str:
     )
     notes = [f"  no {side}: {reason}" for side, reason in result["refused"].items()]
     return "\n".join([_line(cells), *notes])
+
+
+def format_fastest(row: dict, names: dict[str, str]) -> str:
+    """Format the lowest ratio of a row with the name of its side, or "-"."""
+    side = row["fastest"]
+    return "-" if side is None else f"{names[side]} {row['ratio'][side]:.2f}"
 
 
 def _line(cells: tuple[str, ...]) -> str:

@@ -89,6 +89,16 @@ def spread(times: list[float]) -> dict[str, float]:
     }
 
 
+def ratios(spreads: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Median of each other side divided by that of ours, `jax`."""
+    ours = spreads["jax"]["median_ms"]
+    return {
+        side: times["median_ms"] / ours
+        for side, times in spreads.items()
+        if side != "jax"
+    }
+
+
 def format_spread(times: dict[str, float]) -> str:
     """Format as `median (fastest-slowest)`, in milliseconds."""
     median, fastest, slowest = (

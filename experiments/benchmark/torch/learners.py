@@ -99,7 +99,8 @@ def task_loss(
     h = run_sets(case, network[layer:stop], model.layers[layer:stop], x)
     if case.adapts:
         return adaptation_loss(case, network[stop:], model, inner, h, y)
-    return METRIC_LOSSES[case.learner](case, h[0].flatten(1), y)
+    logits = METRIC_LOGITS[case.learner](case, h[0].flatten(1))
+    return F.cross_entropy(logits, y[-len(logits) :])
 
 
 def adaptation_loss(
@@ -142,22 +143,21 @@ AUTOGRAD = InnerLoop(autograd_gradient, fused_norm)
 FUNCTIONAL = InnerLoop(functional_gradient, composed_norm)
 
 
-def protonet_loss(case: Case, z: Tensor, y: Tensor) -> Tensor:
-    """Loss from squared distances to class means; `z [n, D]`, `y [n]`."""
+def protonet_logits(case: Case, z: Tensor) -> Tensor:
+    """Squared distances of queries to class means, negative; `z` is `[n, D]`."""
     support_z, query_z = z.split(set_sizes(case))
     prototypes = support_z.unflatten(0, (case.ways, case.shots)).mean(1)
-    distances = (query_z[:, None] - prototypes).square().sum(-1)
-    return F.cross_entropy(-distances, y[len(support_z) :])
+    return -(query_z[:, None] - prototypes).square().sum(-1)
 
 
-def matchingnet_loss(case: Case, z: Tensor, y: Tensor) -> Tensor:
-    """Loss from cosine attention to the support set; `z [n, D]`, `y [n]`."""
+def matchingnet_logits(case: Case, z: Tensor) -> Tensor:
+    """Log of the cosine attention of queries to each class; `z` is `[n, D]`."""
     support_z, query_z = F.normalize(z, dim=1).split(set_sizes(case))
     scores = (query_z @ support_z.T).unflatten(1, (case.ways, case.shots))
-    return F.cross_entropy(scores.logsumexp(2), y[len(support_z) :])
+    return scores.logsumexp(2)
 
 
-METRIC_LOSSES = {"protonet": protonet_loss, "matchingnet": matchingnet_loss}
+METRIC_LOGITS = {"protonet": protonet_logits, "matchingnet": matchingnet_logits}
 
 
 def _channels_last(p: Tensor) -> Tensor:

@@ -21,8 +21,10 @@ from mlti_jax._internal.checks import unknown_name
 from mlti_jax.errors import InputError
 
 # The plain step; with channels-last images in memory, which is faster on CPU but rarely
-# used; and with `torch.func.vmap` over tasks.
-SIDES = ("torch", "torch_channels_last", "torch_vmap")
+# used; with `torch.func.vmap` over tasks; and with `torch.compile`, channels last.
+SIDES = ("torch", "torch_channels_last", "torch_vmap", "torch_compile")
+# Compiling takes far more memory than the steps.
+WITH_MEMORY = SIDES[:3]
 STEPS_FOR_MEMORY = 3
 
 
@@ -37,6 +39,8 @@ def make_step(case: Case, side: str) -> Callable[[], object]:
     pool = make_pool(case)
     if side == "torch_vmap":
         return steps.make_vmap_step(case, *pool)
+    if side == "torch_compile":
+        return steps.make_compiled_step(case, *pool)
     return steps.make_step(case, *pool, channels_last=side == "torch_channels_last")
 
 
@@ -112,8 +116,8 @@ def _status(field: str) -> int:
 
 def main(name: str, side: str) -> None:
     """Print the memory growth of one case and side."""
-    if side not in SIDES:
-        raise unknown_name("side", side, SIDES)
+    if side not in WITH_MEMORY:
+        raise unknown_name("side", side, WITH_MEMORY)
     steps = _repeated(make_step(find(name), side))
     print(growth_while(lambda: steps(STEPS_FOR_MEMORY)))
 

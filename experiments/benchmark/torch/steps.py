@@ -5,13 +5,15 @@ A step draws a meta-batch from a pool on the device, interpolates its tasks (Eqs
 updates the parameters with Adam. It is written for speed in eager mode: one gather per
 meta-batch, frozen layers outside the inner loop, no unnecessary copies.
 
-`make_step` runs the tasks in a loop, `make_vmap_step` all at once.
+`make_step` runs the tasks in a loop, `make_vmap_step` all at once, and
+`make_compiled_step` compiles the loss of a task with `torch.compile`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from experiments.benchmark.torch.case import check_case
 from experiments.benchmark.torch.learners import (
     AUTOGRAD,
     FUNCTIONAL,
+    InnerLoop,
     Model,
     make_model,
     run_sets,
@@ -37,6 +40,20 @@ from experiments.benchmark.torch.tasks import (
 
 # (case, network, model, layer, x, y) -> losses, to be differentiated one by one
 MetaLosses = Callable[..., Iterator[Tensor] | Sequence[Tensor]]
+
+
+class Functions(NamedTuple):
+    """What `loop_losses` computes for each task.
+
+    Attributes:
+      embed: moves a task to the layer where it is mixed, see `run_sets`.
+      loss: see `task_loss`.
+      inner: its inner loop.
+    """
+
+    embed: Callable[..., list[Tensor]] = run_sets
+    loss: Callable[..., Tensor] = task_loss
+    inner: InnerLoop = AUTOGRAD
 
 
 def make_step(
@@ -81,8 +98,46 @@ def make_vmap_step(
     return _make_step(case, vmap_losses, pool_x, pool_index, pool_y)
 
 
+def make_compiled_step(
+    case: Case,
+    pool_x: np.ndarray,
+    pool_index: np.ndarray,
+    *,
+    pool_y: np.ndarray | None = None,
+) -> Callable[[], Tensor]:
+    """Build a step whose loss of a task is compiled, with channels last in memory.
+
+    This is the fastest of the forms that were tried. Without channels last it takes
+    longer, and so does one program for all tasks; the mode "max-autotune-no-cudagraphs"
+    saves at most two percent.
+
+    The inner loop differentiates with `torch.func`. PyTorch cannot compile the support
+    loss of a loop with `create_graph=True`: "torch.compile with aot_autograd does not
+    currently support double backward".
+
+    Raises:
+      NotImplementedError: also if PyTorch cannot compile the case.
+    """
+    torch.compiler.reset()  # Each case has its own programs; their number is limited.
+    step = _make_step(
+        case, compiled_losses(), pool_x, pool_index, pool_y, channels_last=True
+    )
+    try:
+        step.prepare()
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise NotImplementedError(f"torch.compile failed: {reason}") from error
+    return step
+
+
 def loop_losses(
-    case: Case, network: Sequence[Layer], model: Model, layer: int, x: Tensor, y: Tensor
+    case: Case,
+    network: Sequence[Layer],
+    model: Model,
+    layer: int,
+    x: Tensor,
+    y: Tensor,
+    functions: Functions = Functions(),
 ) -> Iterator[Tensor]:
     """Interpolate tasks at `layer`, if the case does, and yield their losses.
 
@@ -97,16 +152,24 @@ def loop_losses(
       layer: where the tasks are mixed.
       x: a meta-batch `[tasks, n, ...]` at the input.
       y: its classes `[tasks, n]` or targets `[tasks, n, D]`.
+      functions: what is computed for each task.
     """
     if layer:
         shared = network[:layer], model.layers[:layer]
-        h = torch.cat([h for task in x for h in run_sets(case, *shared, task)])
-        x = h.unflatten(0, (len(x), -1))
+        embed = partial(functions.embed, case, *shared)
+        x = torch.cat([h for task in x for h in embed(task)]).unflatten(0, (len(x), -1))
     if case.interpolation:
         x, y = interpolate(case, x, y)
-    loss = partial(task_loss, case, network, model, AUTOGRAD, layer)
+    loss = partial(functions.loss, case, network, model, functions.inner, layer)
     losses = map(loss, x, y)
     return iter([sum(losses)]) if layer else losses
+
+
+def compiled_losses() -> MetaLosses:
+    """`loop_losses` with compiled functions; fails instead of running without."""
+    compiled = partial(torch.compile, dynamic=False, fullgraph=True)
+    functions = Functions(compiled(run_sets), compiled(task_loss), FUNCTIONAL)
+    return partial(loop_losses, functions=functions)
 
 
 def vmap_losses(
@@ -129,10 +192,10 @@ def _make_step(
     pool_x: np.ndarray,
     pool_index: np.ndarray,
     pool_y: np.ndarray | None,
-    nhwc: bool = False,
+    channels_last: bool = False,
 ) -> Callable[[], Tensor]:
     case = check_case(case)
-    pool = make_task_pool(case, pool_x, pool_index, pool_y, nhwc)
+    pool = make_task_pool(case, pool_x, pool_index, pool_y, channels_last)
     network = make_network(case)
     model = make_model(case, network, pool.nhwc)
     optimizer = torch.optim.Adam(model.tensors(), case.outer_lr, fused=True)
@@ -147,5 +210,11 @@ def _make_step(
         optimizer.step()
         return total / case.tasks
 
-    step.model = model
+    def prepare() -> None:
+        """Compute the gradient once for each interpolation layer."""
+        for layer in case.layers:
+            for loss in losses(case, network, model, layer, *draw_tasks(case, pool)):
+                loss.backward()
+
+    step.model, step.prepare = model, prepare
     return step

@@ -1,11 +1,13 @@
 """The benchmark's cases and tables at a small size; no test depends on timing."""
 
 import json
+import time
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import matplotlib.image
+import numpy as np
 import pytest
 from absl import flags
 
@@ -15,6 +17,7 @@ from experiments.benchmark.cases import (
     ALL_CASES,
     BIO,
     CELL,
+    NETWORKS,
     QUICK,
     RAINBOW,
     make_learner,
@@ -148,13 +151,16 @@ def test_reason_for_a_side_that_is_not_implemented(monkeypatch):
     def make_step(case, side):
         if side == "torch_vmap":
             raise NotImplementedError("no rule for this")
-        return lambda: None
+        return lambda: time.sleep({"torch": 0.2, "torch_compile": 0.1}[side])
 
     monkeypatch.setattr(torch_sides, "make_step", make_step)
     monkeypatch.setattr(torch_sides.importlib.util, "find_spec", lambda name: 1)
     result = steps.measure_case("bio", shrink(BIO), 1, 0.01)
-    assert sorted(result["time"]) == ["jax", "torch"]  # features have no channels
+    # Features have no channels.
+    assert sorted(result["time"]) == ["jax", "torch", "torch_compile"]
     assert result["refused"] == {"torch_vmap": "no rule for this"}
+    assert result["fastest"] == "torch_compile"
+    assert f" compiled {result['ratio']['torch_compile']:.2f} " in steps.table(result)
     assert steps.table(result).endswith("no torch_vmap: no rule for this")
     sides, _ = torch_sides.make_sides(RAINBOW, ("torch_channels_last",))
     assert list(sides) == ["torch_channels_last"]
@@ -180,13 +186,15 @@ def test_reason_for_a_side_that_is_not_implemented(monkeypatch):
 def test_all_sides_of_a_case_are_timed(name):
     pytest.importorskip("torch")
     case = shrink(ALL_CASES[name])
-    result = steps.measure_case(name, case, 1, 0.01)
-    sides = set(torch_sides.SIDES)
+    # Compilation takes long, and has its own tests.
+    result = steps.measure_case(name, case, 1, 0.01, torch_sides.SIDES[:3])
+    sides = set(torch_sides.SIDES[:3])
     sides -= {"torch_channels_last"} if case.backbone == "mlp" else set()
     assert set(result["ratio"]) | set(result["refused"]) == sides
     for side, ratio in result["ratio"].items():
         medians = [result["time"][name]["median_ms"] for name in (side, "jax")]
         assert ratio == pytest.approx(medians[0] / medians[1])
+    assert result["ratio"][result["fastest"]] == min(result["ratio"].values())
     json.dumps(result)
 
 
@@ -206,8 +214,10 @@ def test_memory_of_pytorch_is_measured_in_a_separate_process():
 def test_results_and_chart_are_written(tmp_path):
     results = []
     for number, name in enumerate(("protonet_bio_vanilla", "protonet_bio_mlti")):
-        result = steps.measure_case(name, shrink(ALL_CASES[name]), 1, 0.01)
+        case = shrink(ALL_CASES[name])
+        result = steps.measure_case(name, case, 1, 0.01, ("torch",))
         result["ratio"] = {"torch": 2.0 + number, "torch_vmap": 0.5}
+        result["fastest"] = "torch_vmap"
         results.append(result)
     benchmark.write(results, tmp_path / "new")
     written = json.loads((tmp_path / "new" / "results.json").read_text())
@@ -294,15 +304,84 @@ def test_memory_has_a_row_for_every_combination(tmp_path):
 
 @pytest.mark.slow
 def test_scaling_has_a_row_for_every_size(tmp_path):
-    sizes = {"tasks": (2, 4), "inner_steps": (1,), "pool": (1, 3)}
+    learners = {
+        "protonet": {"tasks": (2, 4), "pool": (1, 3)},
+        "maml": {"inner_steps": (1,), "image side": (8,)},
+    }
     case = shrink(ALL_CASES["protonet_bio_vanilla"])
-    result = scaling.measure_cases({"bio": case}, sizes, 1, 0.01)
+    result = scaling.measure_cases({"bio": case}, learners, 1, 0.01)
     rows = {(row["varied"], row["size"]): row for row in result["rows"]}
-    assert set(rows) == {(name, size) for name in sizes for size in sizes[name]}
+    # Features have no sides.
+    assert set(rows) == {
+        ("tasks", 2),
+        ("tasks", 4),
+        ("pool", 1),
+        ("pool", 3),
+        ("inner_steps", 1),
+    }
     pools = [rows["pool", size]["memory"]["arguments"] for size in (1, 3)]
     samples, features = 3 * 2 * 6, 8
     index = 4 * samples  # int32; features are bytes
     assert pools[1] - pools[0] == pytest.approx(2 * samples * features + 2 * index)
-    assert len(scaling.table(result).splitlines()) == 2 + 5
+    assert [row["varied"] for row in result["growth"]] == [
+        "tasks",
+        "pool",
+        "inner_steps",
+    ]
+    assert len(scaling.table(result).splitlines()) == 2 + 5 + 1 + 3
     benchmark.write([result], tmp_path)
     assert_drawn(tmp_path / "scaling.png")
+
+
+@pytest.mark.parametrize("network", ["conv4_28_1q", "bio"])
+@pytest.mark.parametrize("varied", scaling.SIZES)
+def test_sizes_that_are_varied(network, varied):
+    case = NETWORKS[network]
+    if varied == "image side" and network == "bio":
+        return
+    cases = [scaling.RESIZE[varied](case, size) for size in scaling.SIZES[varied]]
+    for resized, size in zip(cases, scaling.SIZES[varied], strict=True):
+        groups, samples = resized.pool[-2:]
+        assert resized.ways <= groups
+        assert resized.shots + resized.queries <= samples
+        # No pool takes more than a gigabyte.
+        assert np.prod(resized.pool) * np.prod(resized.image_shape) < 1e9
+        assert size in (
+            resized.tasks,
+            resized.ways,
+            resized.shots,
+            resized.inner_steps,
+            resized.image_shape[0],
+            resized.pool[0],
+            resized.pool[-1] // case.pool[-1],
+        )
+    work = [scaling.work(resized, varied) for resized in cases]
+    if varied in ("pool", "classes"):
+        assert work == [1.0] * len(cases)
+    else:
+        assert work == sorted(set(work))
+
+
+def test_work_of_a_step_by_hand():
+    case = replace(NETWORKS["bio"], tasks=3, ways=2, shots=4, queries=1)
+    assert scaling.work(case, "tasks") == 3 * 2 * 5 * 1024
+    images = replace(NETWORKS["conv4_28_1q"], image_shape=(10, 20, 3))
+    assert scaling.work(images, "shots") == 4 * 20 * 600
+
+
+def test_growth_is_the_slope_of_the_time():
+    def rows(work, times):
+        return [
+            {"size": 10**number, "work": w, "time": {"median_ms": ms}}
+            for number, (w, ms) in enumerate(zip(work, times, strict=True))
+        ]
+
+    square = scaling.exponents(rows((1.0, 2.0, 4.0), (3.0, 12.0, 48.0)))
+    assert square == {"exponent": pytest.approx(2), "last": pytest.approx(2)}
+    # With a fixed cost, only the last two sizes show linear growth.
+    later = scaling.exponents(rows((1.0, 2.0, 4.0), (5.0, 5.0, 10.0)))
+    assert later == {"exponent": pytest.approx(0.5), "last": pytest.approx(1)}
+    # Against the size if the work is constant.
+    pool = scaling.exponents(rows((1.0, 1.0, 1.0), (7.0, 7.0, 70.0)))
+    assert pool == {"exponent": pytest.approx(0.5), "last": pytest.approx(1)}
+    assert scaling.exponents(rows((1.0,), (1.0,)))["exponent"] is None

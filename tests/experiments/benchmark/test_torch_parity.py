@@ -1,18 +1,21 @@
 """Losses and meta-gradients of the PyTorch sides equal ours."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.benchmark import evaluation
 from experiments.benchmark.cases import make_learner
 from mlti_jax.learners import TaskContext
 from tests.support.tasks import init, make_task
 
 torch = pytest.importorskip("torch")
 
+from experiments.benchmark.torch import evaluation as torch_evaluation  # noqa: E402
 from experiments.benchmark.torch.case import check_case  # noqa: E402
 from experiments.benchmark.torch.learners import Model  # noqa: E402
 from experiments.benchmark.torch.networks import make_network  # noqa: E402
@@ -167,3 +170,50 @@ def test_slope_and_dropout_equal_ours(monkeypatch):
     monkeypatch.setattr(jax.random, "bernoulli", bernoulli)
     changes = {"slope": 0.0, "dropout": 0.2, "interpolation": None}
     check_against_ours(make_case("maml", "mlp", **changes))
+
+
+@pytest.mark.parametrize("backbone", ["conv4", "mlp"])
+@pytest.mark.parametrize(
+    ("learner", "norm"),
+    [("maml", "batch"), ("protonet", "batch"), ("protonet", "running")],
+)
+def test_evaluated_logits_and_accuracy_equal_ours(learner, norm, backbone):
+    """The evaluator and PyTorch run the same tasks with the same parameters."""
+    case = make_case(learner, backbone, strategy="vanilla", interpolation=None)
+    case = replace(case, pool=(2, case.ways, 8), queries=5)
+    evaluator, parts = evaluation.make_evaluator(evaluation.Evaluation(case, norm))
+    rng = np.random.default_rng(1)
+    # Random parameters, and positive variances.
+    variables = jax.tree.map(
+        lambda a: a + jnp.asarray(0.1 * rng.random(a.shape), a.dtype),
+        parts.state.variables,
+    )
+    key = jax.random.key(3)
+    accuracy = evaluator(variables, parts.pool, key, 8)
+    ours = evaluator.outputs(variables, parts.pool, key, 8)
+    tasks, _ = evaluator._draw(parts.pool, key, jnp.arange(8))
+
+    case = check_case(case)
+    to_numpy = partial(jax.tree.map, np.asarray)
+    params, state = to_numpy((variables.params, variables.state))
+    statistics = None
+    if norm == "running":
+        averages = [own.get("norm", own) for own in state]
+        statistics = [tuple(map(to_tensor, (a["mean"], a["var"]))) for a in averages]
+    layers = to_model(case, params).layers
+    network = make_network(case)
+    trained = torch_evaluation.Trained(case, network, layers, statistics)
+    singles = [jax.tree.map(lambda a, i=i: np.asarray(a[i]), tasks) for i in range(8)]
+    x, y = to_torch_tasks(case, singles)
+    forms = {
+        "loop": torch_evaluation.first_order_gradient,
+        "compiled": torch_evaluation.functional_gradient,
+    }
+    for gradient in forms.values():
+        with torch.no_grad():
+            theirs = [torch_evaluation.task_logits(trained, t, gradient) for t in x]
+        size = len(theirs[0])
+        expected = ours.outputs.reshape(8, size, case.ways)
+        np.testing.assert_allclose(torch.stack(theirs), expected, rtol=1e-3, atol=1e-4)
+        right = [(t.argmax(1) == own[-size:]) for t, own in zip(theirs, y, strict=True)]
+        np.testing.assert_allclose([r.float().mean() for r in right], accuracy)

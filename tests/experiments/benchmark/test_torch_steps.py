@@ -1,15 +1,19 @@
 """The PyTorch sides of the benchmark: whole steps and their parts."""
 
+import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from experiments.benchmark import evaluation  # noqa: E402
 from experiments.benchmark.torch import steps as torch_steps  # noqa: E402
 from experiments.benchmark.torch import tasks as torch_tasks  # noqa: E402
 from experiments.benchmark.torch.case import check_case  # noqa: E402
+from experiments.benchmark.torch.evaluation import make_evaluation  # noqa: E402
 from experiments.benchmark.torch.learners import make_model  # noqa: E402
 from experiments.benchmark.torch.networks import make_network  # noqa: E402
 from tests.support.torch_cases import BASES, NAMES, make_case, pool_of  # noqa: E402
@@ -71,6 +75,65 @@ def test_vmap_has_the_loss_and_gradient_of_the_loop(learner, backbone, setting):
         one = loss_and_gradient(case, layer, torch_steps.loop_losses)
         other = loss_and_gradient(case, layer, torch_steps.vmap_losses)
         check_close(one, other)
+
+
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+    ("learner", "backbone", "layer"),
+    [("protonet", "conv4", 0), ("maml", "mlp", 1)],
+)
+@pytest.mark.usefixtures("double_precision")
+def test_compiled_functions_have_the_loss_and_gradient_of_the_loop(
+    learner, backbone, layer, backend, monkeypatch
+):
+    # "aot_eager" derives the same programs, but runs them without code generation.
+    compiler = partial(torch.compile, backend=backend)
+    monkeypatch.setattr(torch, "compile", compiler)
+    case = make_case(learner, backbone, inner_steps=1)
+    one = loss_and_gradient(case, layer, torch_steps.loop_losses)
+    compiled = torch_steps.compiled_losses()
+    other = loss_and_gradient(case, layer, compiled, nhwc=True)
+    check_close(one, other)
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_pytorch_cannot_compile_a_loop_that_creates_a_graph():
+    compiled = torch.compile(torch_steps.task_loss, backend="aot_eager")
+    functions = torch_steps.Functions(loss=compiled)
+    losses = partial(torch_steps.loop_losses, functions=functions)
+    with pytest.raises(RuntimeError, match="does not currently support double back"):
+        loss_and_gradient(make_case("maml", "mlp"), 0, losses)
+
+
+def test_compiled_step_prepares_every_layer(monkeypatch):
+    layers = []
+
+    def task_loss(case, network, model, inner, layer, x, y):
+        layers.append(layer)
+        return original(case, network, model, inner, layer, x, y)
+
+    original = torch_steps.task_loss
+    monkeypatch.setattr(torch_steps, "task_loss", task_loss)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    case = make_case("protonet", "mlp")
+    step = torch_steps.make_compiled_step(case, *pool_of(case))
+    assert set(layers) == set(case.layers) == {0, 1}
+    assert np.isfinite(step().item())
+
+
+def test_reason_why_a_case_cannot_be_compiled(monkeypatch):
+    def compiled(function, **options):
+        def fail(*args):
+            raise RuntimeError("no compiler\nand more")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    case = make_case("maml", "conv4")
+    with pytest.raises(NotImplementedError, match="^torch.compile failed: no compile"):
+        torch_steps.make_compiled_step(case, *pool_of(case))
 
 
 @ALL
@@ -164,6 +227,66 @@ def test_mixtures_are_of_two_tasks_and_of_one_set(method, learner, setting):
         for task in by_class:  # one partner for each class, in both sets
             for label in range(3):
                 assert len(task[labels == label].unique(dim=0)) == 1
+
+
+# ------------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize("backbone", ["conv4", "mlp"])
+def test_sides_of_an_evaluation_have_a_row(backbone, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    case = make_case("protonet", backbone, strategy="vanilla", interpolation=None)
+    case = replace(case, pool=(2, case.ways, 20))
+    running = evaluation.Evaluation(case, "running", tasks=10)
+    cases = {"a": running, "b": replace(running, norm="batch", tasks=3)}
+    result = evaluation.measure_cases(cases, 1, 0.01)
+    sides = {"torch", "torch_channels_last", "torch_compile", "torch_features"}
+    sides -= {"torch_channels_last"} if backbone == "mlp" else set()
+    assert set(result["rows"]["a"]["ratio"]) == sides
+    assert set(result["rows"]["b"]["ratio"]) == sides - {"torch_features"}
+    for name, row in result["rows"].items():
+        assert row["ratio"][row["fastest"]] == min(row["ratio"].values())
+        for side, rate in row["tasks_per_second"].items():
+            seconds = row["time"][side]["median_ms"] / 1e3
+            assert rate == pytest.approx(cases[name].tasks / seconds)
+    assert len(evaluation.table(result).splitlines()) == 2 + 2
+    json.dumps(result)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_features_first_changes_no_accuracy(channels_last):
+    case = make_case("protonet", "conv4", strategy="vanilla", interpolation=None)
+    case = replace(case, shots=2, queries=9)
+    accuracy = []
+    for features_first in (False, True):
+        torch.manual_seed(0)
+        evaluate = make_evaluation(
+            case,
+            *pool_of(case),
+            running=True,
+            tasks_per_pass=4,
+            channels_last=channels_last,
+            features_first=features_first,
+        )
+        accuracy.append(evaluate(6))
+    assert len(accuracy[0]) == 6
+    assert accuracy[0].unique().numel() > 1
+    torch.testing.assert_close(*accuracy)
+
+
+def test_reason_why_an_evaluation_cannot_be_compiled(monkeypatch):
+    def compiled(function, **options):
+        def fail(*args):
+            raise RuntimeError("no compiler\nand more")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    case = make_case("maml", "mlp", strategy="vanilla", interpolation=None)
+    case = replace(case, pool=(2, case.ways, 20))
+    sides, refused = evaluation.make_theirs(evaluation.Evaluation(case, tasks=1))
+    assert list(sides) == ["torch"]
+    assert refused == {"torch_compile": "no compiler"}
 
 
 # --------------------------------------------------------------------------- errors
