@@ -149,6 +149,8 @@ def map_tasks(
         if plan.tasks_per_pass is None or plan.tasks_per_pass >= _length(tasks):
             return jax.vmap(partial(function, shared))(tasks)
         one = jax.checkpoint(partial(function, shared))
+        if plan.tasks_per_pass == 1:  # `vmap` over a single task is slower.
+            return jax.lax.map(one, tasks)
         return jax.lax.map(one, tasks, batch_size=plan.tasks_per_pass)
 
     return lambda shared, tasks: plan._spread(share, tasks, _BY_TASK)(shared, tasks)

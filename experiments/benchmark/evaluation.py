@@ -87,7 +87,7 @@ def make_evaluator(evaluation: Evaluation) -> tuple[Evaluator, Parts]:
     case = evaluation.case
     parts = make_parts(case)
     learner = dataclasses.replace(parts.learner, norm=evaluation.norm)
-    plan = replace(plan_for(parts.pool.x, case.tasks), tasks_per_pass=None)
+    plan = plan_for(parts.pool.x, case.tasks)
     evaluator = Evaluator(learner, parts.strategy, parts.episode, TASKS_PER_PASS, plan)
     return evaluator, parts
 

@@ -85,7 +85,7 @@ def base_config() -> ConfigDict:
                 "validation_tasks": 200,
                 "every": 1000,
                 "seed": 0,
-                "tasks_per_pass": 8,
+                "tasks_per_pass": 32,
             },
         }
     )
@@ -180,6 +180,8 @@ def drop_without_effect(fields: Mapping[str, Any]) -> dict[str, Any]:
 
     def has_effect(name: str, value: Any) -> bool:
         if name.startswith("train.optimizer.") and value is None:
+            return False
+        if name == "eval.tasks_per_pass":  # only the order of roundings
             return False
         return name.rpartition(".")[2] not in _WITHOUT_EFFECT
 

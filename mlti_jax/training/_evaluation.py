@@ -76,7 +76,7 @@ class Evaluator:
     learner: Learner
     strategy: Strategy
     episode: Episode
-    tasks_per_pass: int = 8
+    tasks_per_pass: int = 32
     plan: Plan = Plan()
 
     @partial(jax.jit, static_argnums=0)
@@ -220,10 +220,16 @@ class Evaluator:
         devices = max(1, len(self.plan.devices))
         at_once = max(at_once // devices, 1) * devices
         variables, pool = self.plan.replicate((variables, pool))
+        started = None
         for start in range(0, num_tasks, at_once):
             drawn = self._draw(pool, key, jnp.arange(at_once) + start)
             aux = self._losses(variables, drawn, layer)
-            yield drawn[0], aux, min(at_once, num_tasks - start)
+            # The next pass is started before the caller waits for this one.
+            if started is not None:
+                yield started
+            started = drawn[0], aux, min(at_once, num_tasks - start)
+        if started is not None:
+            yield started
 
 
 def task_sources(

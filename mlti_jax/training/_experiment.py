@@ -276,11 +276,7 @@ def build(
         config.train.tasks_per_pass,
     )
     evaluator = Evaluator(
-        learner,
-        strategy,
-        eval_episode,
-        config.eval.tasks_per_pass,
-        dataclasses.replace(plan, tasks_per_pass=None),
+        learner, strategy, eval_episode, config.eval.tasks_per_pass, plan
     )
     experiment = Experiment(
         config=config,
