@@ -19,8 +19,8 @@ $$(x (A \circ l^\top D_t))_{no} = \sum_m K_{nmo} (D_t)_{mo},
 K `[O, N, N]` of the support set is one product with the shared A before the loop. With
 l = x, K is symmetric, so the product has N (N + 1) / 2 rows. Those are (N + 1) / 2
 times the rows of the product with $W_0$, so it is faster only while N is not much
-larger than the number of steps. Otherwise $A \circ l^\top D_t$ is computed when it is
-used and never stored. The query set is evaluated once, with the adapted kernel itself.
+larger than the number of steps. Otherwise, and for the query set, which is evaluated
+once, $A \circ l^\top D_t$ is computed when it is used and never stored.
 """
 
 from __future__ import annotations
@@ -65,10 +65,7 @@ class LowRankKernel(NamedTuple):
 
     def hook(self, x: Array) -> Hook:
         """Return a hook that gives the layer its output for input `x`."""
-        if self.factors.weight is None:
-            output = ops.matmul(x, self.shared) + _product(self.factors, x)(self.total)
-        else:  # One product with the sum is faster than one with each of its terms.
-            output = ops.matmul(x, self.kernel())
+        output = ops.matmul(x, self.shared) + _product(self.factors, x)(self.total)
         return _replace_output(self.layer, output)
 
 
@@ -130,7 +127,7 @@ def without_kernel(layers: tuple) -> tuple:
 def _kernel_update(factors: Factors, total: Array) -> Array:
     """Compute what is added to the kernel, `[I, O]`."""
     change = factors.left.T @ total
-    return change if factors.weight is None else shared_product(factors.weight, change)
+    return change if factors.weight is None else factors.weight * change
 
 
 def _product(factors: Factors, x: Array) -> Callable[[Array], Array]:

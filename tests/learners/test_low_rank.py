@@ -131,41 +131,6 @@ def test_low_rank_kernel_by_hand(weighted):
     np.testing.assert_array_equal(adapted_kernel.hook(x)(0, linear), linear.output)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_output_of_tasks_equals_the_product_with_all_derivatives(weighted):
-    tasks, n, inputs, outputs = 3, 2, 4, 5
-    with jax.enable_x64(True):
-        rng = np.random.default_rng(0)
-        left, total, x = (
-            jnp.asarray(rng.normal(size=(tasks, *shape)))
-            for shape in ((n, inputs), (n, outputs), (6, inputs))
-        )
-        shared, weight = jnp.asarray(rng.normal(size=(2, inputs, outputs)))
-
-        def low_rank(shared, weight, left, total, x):
-            factors = Factors(left, None, weight if weighted else None)
-            hook = LowRankKernel(0, shared, factors, total).hook(x)
-            return hook(0, LinearMap(None, shared, None, x))
-
-        def plain(shared, weight, left, total, x):
-            change = jnp.einsum("ni,no->io", left, total)
-            kernel = shared + (weight * change if weighted else change)
-            return jnp.einsum("ki,io->ko", x, kernel)
-
-        def derivatives(output):
-            mapped = jax.vmap(output, (None, None, 0, 0, 0))
-            gradient = jax.grad(lambda *a: jnp.sin(mapped(*a)).sum(), range(5))
-            of_gradient = jax.grad(
-                lambda *a: sum(jnp.sum(g**2) for g in gradient(*a)), range(5)
-            )
-            arguments = shared, weight, left, total, x
-            return mapped(*arguments), gradient(*arguments), of_gradient(*arguments)
-
-        chex.assert_trees_all_close(
-            derivatives(low_rank), derivatives(plain), rtol=1e-10, atol=1e-10
-        )
-
-
 @pytest.mark.parametrize("num_steps", [1, 2])  # without and with pairs of samples
 def test_weighted_steps_by_hand(num_steps):
     """With the loss sum(c * h W), each step subtracts A * h^T c from the kernel."""
