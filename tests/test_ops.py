@@ -83,7 +83,7 @@ def test_conv2d_and_derivatives_equal_lax(
 ):
     if small_cache:
         monkeypatch.setattr(_convolution, "_CACHE_BYTES", 1 << 11)
-        monkeypatch.setattr(native, "available", lambda dtype: False)
+        monkeypatch.setattr(native, "available", lambda *operands: False)
     lead_x = {"x": (2,), "both": (2,), "nested": (2, 3)}.get(batched, ())
     lead_kernel = {"kernel": (2,), "both": (2,), "nested": (3,)}.get(batched, ())
     x, kernel = draw(0, (*lead_x, *x_shape), (*lead_kernel, *kernel_shape))

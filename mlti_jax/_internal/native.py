@@ -46,10 +46,11 @@ _KERNELS = (
 )
 
 
-def available(dtype: jnp.dtype) -> bool:
-    """Whether the kernels can be used for arrays of this dtype."""
-    suffix = _SUFFIXES.get(jnp.dtype(dtype))
-    return suffix is not None and _registered(suffix)
+def available(*operands: jax.Array | jax.ShapeDtypeStruct) -> bool:
+    """Whether the kernels can be used: for operands of their dtypes, not empty."""
+    suffix = _SUFFIXES.get(jnp.dtype(operands[0].dtype))
+    empty = any(operand.size == 0 for operand in operands)
+    return suffix is not None and not empty and _registered(suffix)
 
 
 def call(
@@ -82,7 +83,8 @@ def _registered(suffix: str) -> bool:
         return False
     try:
         library = _load(suffix)
-    except (OSError, subprocess.SubprocessError) as error:
+    # RuntimeError: there is no home directory.
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or error
         logging.warning(
             "native kernels are not available, using slower ones: %s; set MLTI_NATIVE=0"
@@ -105,13 +107,16 @@ def _load(suffix: str) -> ctypes.CDLL | None:
     compiler = _compiler()
     if compiler is None:
         return None
-    path = _folder() / f"kernels-{suffix}-{_fingerprint(compiler)}.so"
+    folder = _folder()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
+        raise OSError(f"{folder} belongs to another user; set XDG_CACHE_HOME")
+    path = folder / f"kernels-{suffix}-{_fingerprint(compiler)}.so"
     if path.exists():
         try:
             return ctypes.CDLL(str(path))
         except OSError:  # damaged: compile it again
-            path.unlink()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.unlink(missing_ok=True)
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     command = [compiler, *_FLAGS, f"-DMLTI_TYPE={suffix}"]
     command += [f"-I{jax.ffi.include_dir()}", str(_SOURCE)]
@@ -151,7 +156,7 @@ def _fingerprint(compiler: str) -> str:
         stdin=subprocess.DEVNULL,
     ).stdout
     parts = (
-        *(path.read_text() for path in sorted(_FOLDER.iterdir())),
+        *(path.read_text() for path in sorted(_FOLDER.glob("*.[hc]*"))),
         version,
         " ".join(_FLAGS),
         jaxlib.__version__,

@@ -81,7 +81,8 @@ class BatchNorm(nn.Module):
         running_var = self.variable("batch_stats", "var", jnp.ones, (features,))
         needs_moments = context.batch_statistics or context.train
         at_once = pool and needs_moments and context.weight is None
-        dtype, precise = x.dtype, jnp.promote_types(x.dtype, running_mean.value.dtype)
+        dtype = x.dtype if kernel is None else jnp.result_type(x, kernel)
+        precise = jnp.promote_types(dtype, running_mean.value.dtype)
         if kernel is not None and not (at_once and dtype == precise):
             x, kernel = ops.conv2d(x, kernel), None
         x = x.astype(precise)
@@ -90,6 +91,7 @@ class BatchNorm(nn.Module):
         sign = jnp.where(scale < 0, -1, 1).astype(x.dtype)
         pooled = x
         if at_once and kernel is not None:
+            kernel = kernel.astype(precise)
             pooled, mean, var = ops.conv_pool_moments(x, kernel, sign)
         elif at_once:
             pooled, mean, var = ops.pool_moments(x, sign)

@@ -312,7 +312,7 @@ def _conv_cpu(x: Array, kernel: Array, *, mirrored: bool) -> Array:
         products = "gnhwo,gco->gnhwc" if mirrored else "gnhwc,gco->gnhwo"
         return jnp.einsum(products, x, kernel[:, 0, 0])
     kernels = _native_kernels(x.shape[2:4], size, *kernel.shape[3:])
-    if kernels and native.available(x.dtype):
+    if kernels and native.available(x, kernel):
         filters = kernel.shape[-2 if mirrored else -1]
         out = jax.ShapeDtypeStruct((*x.shape[:-1], filters), x.dtype)
         name = kernels + ("Mirrored" if mirrored else "Convolution")
@@ -331,10 +331,12 @@ def _conv_cpu(x: Array, kernel: Array, *, mirrored: bool) -> Array:
 
 def _kernel_gradient_cpu(x: Array, g: Array, *, size: _Size) -> Array:
     c, o = x.shape[-1], g.shape[-1]
+    if x.size == 0:
+        return jnp.zeros((x.shape[0], *size, c, o), x.dtype)
     kernels = _native_kernels(x.shape[2:4], size, c, o)
     if size == (3, 3) and kernels is None:  # few channels
         kernels = "Kernel"
-    if kernels and native.available(x.dtype):
+    if kernels and native.available(x, g):
         out = jax.ShapeDtypeStruct((x.shape[0], *size, c, o), x.dtype)
         return native.call(kernels + "Gradient", out, x, g)
     if x.shape[0] > 1 and _patches_fit(x, size):

@@ -70,7 +70,7 @@ def conv_pool_moments(
         and filters % _FILTERS == 0
         and x.dtype == kernel.dtype
         and jax.default_backend() == "cpu"
-        and native.available(x.dtype)
+        and native.available(x)
     ):
         return pool_moments(conv2d(x, kernel), sign)
     out = bind(_forward_p, x[None], kernel[None], sign.astype(x.dtype)[None])
@@ -148,11 +148,11 @@ def _cotangent_shape(
 def _forward_jvp(
     primals: Sequence[Array], tangents: Sequence[Any]
 ) -> tuple[list[Array], list[Any]]:
-    out = bind(_forward_p, *primals)
     by_x, by_kernel, _ = tangents
     if not is_zero(by_x):
         full = map(ad.instantiate_zeros, tangents)
-        return out, jax.jvp(_forward, tuple(primals), tuple(full))[1]
+        return jax.jvp(_forward, tuple(primals), tuple(full))
+    out = bind(_forward_p, *primals)
     if is_zero(by_kernel):
         return out, [ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in out]
     return out, bind(_tangent_p, *primals, *out[:2], by_kernel)

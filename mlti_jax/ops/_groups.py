@@ -83,7 +83,7 @@ def register(
         return split_groups(out, length), 0
 
     def form_for_cpu(*operands: Array) -> Any:
-        if name is None or not native.available(operands[0].dtype):
+        if name is None or not native.available(*operands):
             return form(*operands)
         return native.call(name, jax.eval_shape(form, *operands), *operands)
 

@@ -24,7 +24,7 @@ from mlti_jax.training._step import Episode
 from mlti_jax.types import Array, PyTree, Task
 
 SAMPLES_PER_PASS = 256  # samples whose features are computed at once
-LARGEST_PASS = 2048  # samples of the tasks that are evaluated at once
+LARGEST_PASS = 2048  # samples of the tasks of a pass; two passes are in memory
 
 
 class QueryOutputs(NamedTuple):

@@ -311,3 +311,17 @@ def test_pooling_before_normalisation_equals_pooling_after_it(batch_statistics):
     chex.assert_trees_all_close(
         derivatives(ours), derivatives(plain), rtol=1e-3, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.bfloat16, jnp.float32])
+def test_a_block_has_the_same_dtype_with_a_hook(dtype):
+    stack = backbones.conv4(filters=32, blocks=1)
+    x = jnp.ones((2, 4, 4, 3), dtype)
+    params, state = stack.init(jax.random.key(0), x.astype(jnp.float32))
+    layer = stack._layer(0)
+    outputs = [
+        layer.apply(params[0], state[0], x, backbones.Context(hook=hook))[0]
+        for hook in (None, lambda linear: linear.output)
+    ]
+    assert [out.dtype for out in outputs] == [jnp.float32, jnp.float32]
+    np.testing.assert_allclose(*outputs, atol=1e-5)

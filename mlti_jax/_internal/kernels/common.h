@@ -65,9 +65,10 @@ inline V Where(V a, V b, V value) {
   }
 }
 
+// NaN if one of them is.
 template <typename V>
 inline V Larger(V a, V b) {
-  return a > b ? a : b;
+  return ((a > b) | (a != a)) ? a : b;
 }
 
 // Calls `body(c, V{})` for all channels, as vectors and then one by one.
@@ -80,10 +81,10 @@ inline void ForChannels(int64_t channels, Body body) {
 }
 
 // Runs `body(part)` for parts 0 .. parts - 1, in the calling thread and in threads of
-// the pool that are idle. Busy threads are not waited for: whoever comes late finds no
-// part left.
+// the pool that are idle. Busy threads are not waited for: a helper that starts after all
+// parts are taken returns at once, and does not use `body`.
 void ParallelFor(ffi::ThreadPool& pool, int64_t parts,
-                 const std::function<void(int64_t)>& body) {
+                 const std::function<void(int64_t)>& body) noexcept {
   int64_t helpers = std::min<int64_t>(pool.num_threads() - 1, parts - 1);
   if (helpers <= 0) {
     for (int64_t part = 0; part < parts; ++part) body(part);
@@ -100,7 +101,6 @@ void ParallelFor(ffi::ThreadPool& pool, int64_t parts,
   auto work = std::make_shared<Work>();
   work->parts = parts;
   work->body = &body;
-  // `body` lives until all parts are done; a late thread takes no part of it.
   auto run = [work] {
     int64_t finished = 0;
     for (int64_t part; (part = work->next.fetch_add(1)) < work->parts; ++finished) {

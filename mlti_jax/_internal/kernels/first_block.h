@@ -70,7 +70,9 @@ class FewChannels {
 
  private:
   // `count` positions of a row, for kColumns filters.
-  void Tile(const T* x, const T* k, T* y, int64_t count) const {
+  // A single copy, so that outputs that are computed again are the same bit for bit:
+  // the cotangent finds maxima by comparison.
+  __attribute__((noinline)) void Tile(const T* x, const T* k, T* y, int64_t count) const {
     using V = Vector<T>;
     constexpr int lanes = Simd<T>::kLanes;
     V sum[kRows][2] = {};

@@ -225,7 +225,8 @@ ffi::Error TapGradient(ffi::ThreadPool pool, ffi::Buffer<kType> x, ffi::Buffer<k
     TapGradientPart<T>(x.typed_data() + at * s.channels, g.typed_data() + at * filters,
                        sums, s, taps, filters, first, last);
   };
-  if (blocks >= 4 || rows < 2048) {  // parts of the filters, without partial sums
+  if (rows < 2048 ||
+      (blocks >= 4 && rows < 65536)) {  // parts of the filters, without partial sums
     const std::vector<TapRows> all = taps.rows(s, s.number);
     const int64_t work = rows * taps.size() * s.channels * filters;
     const int64_t parts = work < (1 << 18) ? 1 : std::min<int64_t>(blocks, 4);
