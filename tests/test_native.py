@@ -25,16 +25,16 @@ SHAPES = [(2, 4, 4, 16), (3, 5, 7, 3), (1, 3, 3, 37), (9, 32, 32, 33), (2, 2, 3,
 CONVOLUTIONS = [
     ((3, 5, 7, 3), (3, 3), 32, "Kernel"),
     ((1, 1, 2, 1), (3, 3), 5, "Kernel"),
-    ((9, 28, 12, 6), (3, 3), 17, "Kernel"),
+    pytest.param((9, 28, 12, 6), (3, 3), 17, "Kernel", marks=pytest.mark.slow),
     ((2, 4, 4, 16), (3, 3), 16, "Winograd"),
-    ((3, 5, 7, 17), (3, 3), 40, "Winograd"),
-    ((17, 8, 9, 18), (3, 3), 33, "Winograd"),
-    ((1, 14, 14, 64), (3, 3), 66, "Winograd"),
+    pytest.param((3, 5, 7, 17), (3, 3), 40, "Winograd", marks=pytest.mark.slow),
+    pytest.param((17, 8, 9, 18), (3, 3), 33, "Winograd", marks=pytest.mark.slow),
+    pytest.param((1, 14, 14, 64), (3, 3), 66, "Winograd", marks=pytest.mark.slow),
     ((2, 3, 3, 32), (3, 3), 32, "Tap"),
-    ((40, 3, 5, 17), (3, 3), 33, "Tap"),
+    pytest.param((40, 3, 5, 17), (3, 3), 33, "Tap", marks=pytest.mark.slow),
     ((2, 1, 1, 16), (3, 3), 16, "Tap"),
-    ((3, 6, 4, 20), (5, 3), 18, "Tap"),
-    ((7, 14, 12, 16), (1, 1), 36, "Tap"),
+    pytest.param((3, 6, 4, 20), (5, 3), 18, "Tap", marks=pytest.mark.slow),
+    pytest.param((7, 14, 12, 16), (1, 1), 36, "Tap", marks=pytest.mark.slow),
 ]
 
 
@@ -389,6 +389,7 @@ LOAD = (
 )
 
 
+@pytest.mark.slow
 def test_library_is_compiled_once_and_again_if_it_is_damaged(tmp_path):
     if not has_kernels(jnp.float32):
         pytest.skip("no C++ compiler: no native kernels")
@@ -432,16 +433,15 @@ def test_forms_are_the_ones_that_are_lowered():
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86_64")
-@pytest.mark.parametrize("architecture", ["x86-64", "x86-64-v3"])
-def test_kernels_for_other_vectors(architecture, tmp_path):
-    """The kernels for vectors of 16 and 32 bytes, if this CPU has larger ones."""
+def test_kernels_for_small_vectors(tmp_path):
+    """The kernels for vectors of 16 bytes, if this CPU has larger ones."""
     if not has_kernels(jnp.float32):
         pytest.skip("no C++ compiler: no native kernels")
     compiler = tmp_path / "c++"
     compiler.write_text(
         "#!/bin/sh\n"
         'for argument; do shift; [ "$argument" = -march=native ] && '
-        f"argument=-march={architecture}\n"
+        "argument=-march=x86-64\n"
         'set -- "$@" "$argument"; done\n'
         f'exec {native._compiler()} "$@"\n'
     )

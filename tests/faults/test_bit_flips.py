@@ -139,7 +139,8 @@ def test_runs_that_are_resumed(small_run, tmp_path, capsys):
         assert found == result, place
         said = capsys.readouterr().err
         repaired += "is damaged" in said or "damaged lines" in said
-    assert refused + repaired > 0.2 * FLIPS_BEFORE_RESUMING
+    # About a fifth of the flips are in a file that is read again.
+    assert refused + repaired > 0.1 * FLIPS_BEFORE_RESUMING
     assert repaired > 0
 
 
