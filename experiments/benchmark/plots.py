@@ -203,7 +203,7 @@ def scaling(result: dict, path: pathlib.Path) -> None:
         pair[0].tick_params(labelbottom=False)
         pair[1].set_xlabel(VARIED[name])
     for band in range(bands):
-        _same_limits(axes[2 * band], COST_TICKS)
+        _same_limits(axes[2 * band], COST_TICKS, (0.5, 2))
         _same_limits(axes[2 * band + 1], MEMORY_TICKS)
         axes[2 * band, 0].set_ylabel("time per unit")
         axes[2 * band + 1, 0].set_ylabel("peak memory, MB")
@@ -217,10 +217,15 @@ def _thousands(size: int) -> str:
     return f"{size}" if size < 1000 else f"{size / 1000:g}k"
 
 
-def _same_limits(axes: Sequence[Axes], ticks: Sequence[float]) -> None:
-    """Give the axes of a row the same y limits, and labels only to the first."""
+def _same_limits(
+    axes: Sequence[Axes], ticks: Sequence[float], shown: Sequence[float] = ()
+) -> None:
+    """Give the axes of a row the same y limits, and labels only to the first.
+
+    Values of `shown` are within the limits, so that noise does not fill an axis.
+    """
     drawn = [axis for axis in axes if axis.lines]
-    limits = [axis.get_ylim() for axis in drawn]
+    limits = [axis.get_ylim() for axis in drawn] + [(value, value) for value in shown]
     low, high = min(a for a, _ in limits), max(b for _, b in limits)
     inside = [tick for tick in ticks if low <= tick <= high]
     for axis in drawn:
