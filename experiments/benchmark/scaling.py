@@ -4,7 +4,7 @@ Each quantity is varied separately, and its sizes are timed in turn. Tasks are v
 twice: with all tasks of a device at once, and with four at a time (`tasks_per_pass`).
 
 The *work* of a step is the number of samples times the numbers per sample, of all its
-tasks. For inner steps it is their number. The size of the pool is no work.
+tasks. For inner steps it is their number. The size of the pool does not count.
 
   per unit   time per unit of work relative to the smallest size, which is 1: more means
              faster growth than linear

@@ -83,7 +83,7 @@ def _registered(suffix: str) -> bool:
         return False
     try:
         library = _load(suffix)
-    # RuntimeError: there is no home directory.
+    # `expanduser` raises RuntimeError without a home directory.
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or error
         logging.warning(

@@ -1,7 +1,7 @@
 """Evaluation of trained parameters on test tasks in PyTorch, one task after another.
 
 The tasks of a pass are drawn with one gather. Nothing is differentiated except the
-inner loop, which is of first order because there is no meta-gradient.
+inner loop, with first-order gradients, as no meta-gradient is needed.
 """
 
 from __future__ import annotations
