@@ -220,6 +220,88 @@ def test_first_block_and_derivatives_equal_lax(form, shape):
         assert ("mlti_jax_FirstBlockCotangentF64" in text) == (form == "native")
 
 
+def plain_gates(y, noise, sign):
+    a, b = jnp.split(y, 2, -1)
+    return plain(a * jnp.logaddexp(b + noise, 0.0), sign)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 4, 16), (3, 5, 7, 3), (9, 16, 16, 33)])
+def test_gates_and_derivatives_equal_lax(form, shape):
+    """Three tasks with two draws of the noise for the same y."""
+    *positions, channels = shape
+    with jax.enable_x64(True):
+        y, noise = images((3, *positions, 2 * channels)), images((3, 2, *shape), 1)
+        sign = signs(channels)
+
+        def flat(out):
+            return jnp.concatenate([leaf.ravel() for leaf in out])
+
+        def ours(y, noise):
+            def draw(noise):
+                return flat(ops.gated_pool_moments(ops.Gated(y, noise), sign))
+
+            return jax.vmap(draw)(noise)
+
+        def expected(y, noise):
+            return jnp.stack([flat(plain_gates(y, e, sign)) for e in noise])
+
+        together = jax.jit(jax.vmap(all_derivatives(ours)))(y, noise)
+        one = jax.jit(all_derivatives(expected))
+        alone = [one(y[task], noise[task]) for task in range(3)]
+        close(together, jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone))
+        # By y alone, as in training.
+        gradient = jax.jit(jax.grad(lambda y: jnp.sum(jnp.cos(ours(y, noise[0])))))
+        by_y = jax.grad(lambda y: jnp.sum(jnp.cos(expected(y, noise[0]))))(y[0])
+        close(gradient(y[0]), by_y)
+        text = gradient.lower(y[0]).as_text()
+        assert ("mlti_jax_GatedPoolCotangentF64" in text) == (form == "native")
+
+
+def test_gates_in_float32_at_all_magnitudes(form):
+    z = np.concatenate([np.linspace(-30, 30, 4001), [-200.0, -80.0, 80.0, 1e30]])
+    y = np.stack([np.ones_like(z), z], -1)[:, None, None, :].repeat(2, 1).repeat(2, 2)
+
+    def pooled(y):
+        noise = jnp.zeros((*y.shape[:-1], 1), y.dtype)
+        return ops.gated_pool_moments(ops.Gated(y, noise), jnp.ones(1))[0]
+
+    value, pull = jax.vjp(jax.jit(pooled), jnp.asarray(y, jnp.float32))
+    (by_y,) = pull(jnp.ones_like(value))
+    z = z.astype(np.float32).astype(np.float64)
+    soft, slope = np.logaddexp(z, 0.0), np.exp(-np.logaddexp(-z, 0.0))
+    np.testing.assert_allclose(value.ravel(), soft, rtol=1e-6, atol=1e-37)
+    # The four values of a window are equal and share the derivative.
+    np.testing.assert_allclose(4 * by_y[:, 0, 0, 0], soft, rtol=1e-6, atol=1e-37)
+    np.testing.assert_allclose(4 * by_y[:, 1, 1, 1], slope, rtol=1e-6, atol=1e-37)
+    nan = jnp.full((1, 2, 2, 2), jnp.nan).at[..., 0].set(1.0)
+    assert np.isnan(pooled(nan)).all()
+
+
+@pytest.mark.parametrize("shape", [(), (3, 5), (2, 70_001)])
+def test_normal_noise_equals_that_of_jax(form, shape):
+    key = jax.random.key(3)
+    ours = jax.jit(lambda key: ops.normal(key, shape))(key)
+    expected = jax.random.normal(key, shape)
+    np.testing.assert_allclose(ours, expected, rtol=2e-6, atol=1e-7)
+    keys = jax.random.split(key, (2, 3))
+    ours = jax.jit(jax.vmap(jax.vmap(lambda key: ops.normal(key, shape))))(keys)
+    for index in np.ndindex(2, 3):
+        expected = jax.random.normal(keys[index], shape)
+        np.testing.assert_allclose(ours[index], expected, rtol=2e-6, atol=1e-7)
+    text = jax.jit(lambda key: ops.normal(key, shape)).lower(key).as_text()
+    assert ("mlti_jax_NormalF32" in text) == (form == "native")
+
+
+def test_normal_noise_of_other_dtypes_and_generators():
+    with jax.enable_x64(True):
+        key = jax.random.key(0)
+        np.testing.assert_array_equal(
+            ops.normal(key, (3,)), jax.random.normal(key, (3,), jnp.float64)
+        )
+    key = jax.random.key(0, impl="rbg")
+    np.testing.assert_array_equal(ops.normal(key, (3,)), jax.random.normal(key, (3,)))
+
+
 @pytest.mark.parametrize("corner", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_a_nan_is_not_lost_in_pooling(form, corner):
     x = jnp.ones((1, 2, 4, 33)).at[(0, *corner)].set(jnp.nan)

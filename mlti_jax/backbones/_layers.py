@@ -58,7 +58,7 @@ class BatchNorm(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: Array,
+        x: Array | ops.Gated,
         context: Context,
         pool: bool = False,
         kernel: Array | None = None,
@@ -66,7 +66,7 @@ class BatchNorm(nn.Module):
         """Normalize `x`, or its convolution with a kernel.
 
         Args:
-          x: `[N, ..., C]`.
+          x: `[N, ..., C]`, or a product with gates of this shape.
           context: how the network processes this set of samples.
           pool: whether to apply 2x2 max-pooling as well.
           kernel: `[kh, kw, C, O]`, if `x` is to be convolved first.
@@ -74,6 +74,10 @@ class BatchNorm(nn.Module):
         Returns:
           `[N, ..., C]`, or O instead of C.
         """
+        gated = None
+        if isinstance(x, ops.Gated):
+            lazy = pool and context.weight is None
+            gated, x = (x if lazy else None), x.value()
         features = x.shape[-1] if kernel is None else kernel.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (features,))
         offset = self.param("offset", nn.initializers.zeros, (features,))
@@ -93,6 +97,8 @@ class BatchNorm(nn.Module):
         if at_once and kernel is not None:
             kernel = kernel.astype(precise)
             pooled, mean, var = ops.conv_pool_moments(x, kernel, sign)
+        elif at_once and gated is not None and dtype == precise:
+            pooled, mean, var = ops.gated_pool_moments(gated, sign)
         elif at_once:
             pooled, mean, var = ops.pool_moments(x, sign)
         else:
@@ -136,7 +142,7 @@ class ConvBlock(nn.Module):
         norm = BatchNorm(name="norm")
         if context.hook is None:
             return nn.relu(norm(h, context, pool=True, kernel=kernel))
-        out = context.linear(h, kernel, ops.conv2d)
+        out = context.linear_or_gated(h, kernel, ops.conv2d)
         return nn.relu(norm(out, context, pool=True))
 
 
@@ -161,7 +167,7 @@ class PlainConvBlock(nn.Module):
         shape = (3, 3, h.shape[-1], self.filters)
         kernel = self.param("kernel", uniform_fan_in, shape)
         conv = partial(ops.conv2d, strides=self.strides)
-        out = context.linear(h, kernel, conv)
+        out = context.linear_or_gated(h, kernel, conv)
         out = nn.relu(BatchNorm(name="norm")(out, context, self.pool))
         return out.mean(axis=(1, 2)) if self.mean else out
 

@@ -18,6 +18,7 @@ import jax
 
 from mlti_jax._internal.checks import unknown_name
 from mlti_jax.errors import InputError
+from mlti_jax.ops import Gated
 from mlti_jax.types import Array, PyTree
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -30,7 +31,8 @@ class LinearMap(NamedTuple):
     Attributes:
       output: output of the map, before normalization.
       kernel: the kernel.
-      apply: `kernel -> output`, applies another kernel of the same shape to the input.
+      apply: `kernel -> output`, applies another kernel to the input: of the same shape
+        except for the last axis, the outputs.
       input: input of the map.
     """
 
@@ -41,7 +43,7 @@ class LinearMap(NamedTuple):
 
 
 # (layer, its linear map) -> replacement for the output of the map
-Hook = Callable[[int, LinearMap], Array]
+Hook = Callable[[int, LinearMap], Array | Gated]
 
 
 class Context(flax.struct.PyTreeNode):
@@ -63,7 +65,7 @@ class Context(flax.struct.PyTreeNode):
     weight: Array | None = None
     train: bool = flax.struct.field(pytree_node=False, default=False)
     batch_statistics: bool = flax.struct.field(pytree_node=False, default=True)
-    hook: Callable[..., Array] | None = flax.struct.field(
+    hook: Callable[..., Array | Gated] | None = flax.struct.field(
         pytree_node=False, default=None
     )
 
@@ -77,6 +79,13 @@ class Context(flax.struct.PyTreeNode):
         self, h: Array, kernel: Array, function: Callable[[Array, Array], Array]
     ) -> Array:
         """Apply a block's linear map `function(h, kernel)`, then the hook if any."""
+        output = self.linear_or_gated(h, kernel, function)
+        return output.value() if isinstance(output, Gated) else output
+
+    def linear_or_gated(
+        self, h: Array, kernel: Array, function: Callable[[Array, Array], Array]
+    ) -> Array | Gated:
+        """Do the same as `linear`, but leave a product with gates to the caller."""
         output = function(h, kernel)
         if self.hook is None:
             return output

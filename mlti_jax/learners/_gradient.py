@@ -27,7 +27,7 @@ from mlti_jax.learners._base import (
     run_task,
 )
 from mlti_jax.learners._hoist import hoist
-from mlti_jax.learners._inner_loop import descend, map_draws, mean_over
+from mlti_jax.learners._inner_loop import descend, mean_over
 from mlti_jax.learners._low_rank import LowRankKernel, adapt_low_rank, without_kernel
 from mlti_jax.learners._objectives import Objective
 from mlti_jax.learners._update_rules import UpdateRule
@@ -260,7 +260,8 @@ class GradientLearner:
 
         # The shared layers do not change: compute the draws of all steps before the
         # loop, and what comes before the first noise only once.
-        drawn, states = map_draws(hoist(features, keys[0, 0]), keys)
+        draw = hoist(features, keys[0, 0])
+        drawn, states = jax.vmap(jax.vmap(draw))(keys)
         state = jax.tree.map(lambda leaf: leaf[0, 0], states)
 
         def loss_fn(adapted: PyTree, index: Array) -> Array:

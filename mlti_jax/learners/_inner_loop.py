@@ -10,8 +10,6 @@ import jax.numpy as jnp
 
 from mlti_jax.types import Array, PyTree
 
-MAX_UNROLLED = 10  # draws of noise; the time to compile is proportional to it
-
 
 def adapt(
     loss_fn: Callable[[PyTree, Array], Array],
@@ -95,20 +93,3 @@ def mean_over(function: Callable[[Array], PyTree], keys: Array) -> PyTree:
 
     total, _ = jax.lax.scan(add, total, keys)
     return jax.tree.map(lambda leaf: leaf / keys.shape[0], total)
-
-
-def map_draws(function: Callable[[Array], PyTree], keys: Array) -> PyTree:
-    """Compute `function(key)` for keys `[T, S]`; leaves become `[T, S, ...]`.
-
-    On CPU, few draws are computed one after the other, without a loop. Each of them
-    stays in the cache, and derivatives by what all draws share are sums of separate
-    arrays. XLA's sum over an axis of draws took a third of a step of Meta-Dropout on
-    Conv4, and a loop spends a similar time on stacking what derivatives need.
-    """
-    if keys.size > MAX_UNROLLED or jax.default_backend() != "cpu":
-        return jax.vmap(jax.vmap(function))(keys)
-    outputs = [function(key) for key in keys.reshape(-1)]
-    return jax.tree.map(
-        lambda *leaves: jnp.stack(leaves).reshape(*keys.shape, *leaves[0].shape),
-        *outputs,
-    )

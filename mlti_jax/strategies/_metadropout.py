@@ -21,6 +21,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from mlti_jax import ops
 from mlti_jax._internal.checks import check_range
 from mlti_jax.backbones import Context
 from mlti_jax.backbones._stack import Hook, LinearMap
@@ -82,14 +83,24 @@ def metadropout(
     def perturb(variables: Variables) -> Perturbation:
         own = variables.strategy
 
-        def gated(layer: int, linear: LinearMap, epsilon: Array | float = 0.0) -> Array:
-            alpha = linear.apply(own[layer]["kernel"]) + own[layer]["bias"]
-            return linear.output * jax.nn.softplus(alpha + epsilon)
+        def gated(
+            layer: int, linear: LinearMap, epsilon: Array | None = None
+        ) -> ops.Gated:
+            kernel, bias = own[layer]["kernel"], own[layer]["bias"]
+            dtype = linear.kernel.dtype
+            if kernel.dtype == dtype:  # both maps at once
+                both = linear.apply(jnp.concatenate([linear.kernel, kernel], -1))
+            else:
+                both = jnp.concatenate([linear.output, linear.apply(kernel)], -1)
+            both += jnp.concatenate([jnp.zeros_like(bias), bias])
+            if epsilon is None:
+                epsilon = jnp.zeros(linear.output.shape, both.dtype)
+            return ops.Gated(both, epsilon)
 
         def support(key: Array) -> Hook:
             def hook(layer: int, linear: LinearMap) -> Array:
                 layer_key = jax.random.fold_in(key, layer)
-                drawn = jax.random.normal(layer_key, linear.output.shape)
+                drawn = ops.normal(layer_key, linear.output.shape)
                 return gated(layer, linear, noise * drawn)
 
             return hook

@@ -11,7 +11,7 @@ import pytest
 from mlti_jax import backbones, learners, strategies
 from mlti_jax.backbones import Context
 from mlti_jax.errors import InputError
-from mlti_jax.learners import TaskContext, _inner_loop
+from mlti_jax.learners import TaskContext
 from tests.support.regulariser_cases import maml, start, tasks  # noqa: F401
 from tests.support.tasks import KEY, make_task, objective, stack_tasks, take
 
@@ -154,10 +154,8 @@ def test_metadropout_on_convolutions_gates_every_block():
     assert np.isfinite(loss)
 
 
-@pytest.mark.parametrize("unrolled", [True, False])
-def test_training_equals_a_plain_loop(unrolled, monkeypatch):
-    """Both ways to compute the draws, in float64, second derivatives included."""
-    monkeypatch.setattr(_inner_loop, "MAX_UNROLLED", 10 if unrolled else 0)
+def test_training_equals_a_plain_loop():
+    """In float64, second derivatives included."""
     steps, samples, rate = 2, 2, 0.1
     with jax.enable_x64(True):
         learner = learners.maml(
@@ -185,7 +183,19 @@ def test_training_equals_a_plain_loop(unrolled, monkeypatch):
 
         def plain_loss(trained):
             params, own = trained
-            noise = strategy.perturb(variables.replace(strategy=own))
+
+            def hook(layer, linear, epsilon=0.0):
+                alpha = linear.apply(own[layer]["kernel"]) + own[layer]["bias"]
+                return linear.output * jax.nn.softplus(alpha + epsilon)
+
+            def noisy(key):
+                def with_noise(layer, linear):
+                    drawn = jax.random.fold_in(key, layer)
+                    epsilon = jax.random.normal(drawn, linear.output.shape)
+                    return hook(layer, linear, epsilon)
+
+                return with_noise
+
             model, (_, key_inner, _) = params["model"], jax.random.split(KEY, 3)
             keys = jax.random.split(key_inner, (steps, samples))
             state = variables.state
@@ -199,7 +209,7 @@ def test_training_equals_a_plain_loop(unrolled, monkeypatch):
             def of_draws(adapted, step):
                 return (
                     sum(
-                        of_set(adapted, task.support, noise.support(key), state)[0]
+                        of_set(adapted, task.support, noisy(key), state)[0]
                         for key in keys[step]
                     )
                     / samples
@@ -209,9 +219,9 @@ def test_training_equals_a_plain_loop(unrolled, monkeypatch):
             for step in range(steps):
                 gradient = jax.grad(of_draws)(adapted, step)
                 adapted = jax.tree.map(lambda p, g: p - rate * g, adapted, gradient)
-            _, first = of_set(model[2:], task.support, noise.support(keys[0, 0]), state)
+            _, first = of_set(model[2:], task.support, noisy(keys[0, 0]), state)
             state = (*first[:2], *state[2:])  # the first draw, shared layers only
-            return of_set(adapted, task.query, noise.query, state)
+            return of_set(adapted, task.query, hook, state)
 
         got = jax.jit(jax.value_and_grad(loss, has_aux=True))(trained)
         expected = jax.jit(jax.value_and_grad(plain_loss, has_aux=True))(trained)

@@ -3,7 +3,9 @@
 // to rounding. Compiled once for each dtype, MLTI_TYPE: F32 or F64.
 
 #include "first_block.h"
+#include "gates.h"
 #include "kernel_gradient.h"
+#include "noise.h"
 #include "pool_moments.h"
 #include "taps.h"
 #include "winograd.h"
@@ -25,6 +27,8 @@
 
 MLTI_KERNEL(FirstBlock, MLTI_ARGS_3, MLTI_RETS_3);
 MLTI_KERNEL(FirstBlockCotangent, MLTI_ARGS_8, MLTI_RETS_1);
+MLTI_KERNEL(GatedPool, MLTI_ARGS_3, MLTI_RETS_3);
+MLTI_KERNEL(GatedPoolCotangent, MLTI_ARGS_8, MLTI_RETS_1);
 MLTI_KERNEL(KernelGradient, MLTI_ARGS_2, MLTI_RETS_1);
 MLTI_KERNEL(PoolMoments, MLTI_ARGS_2, MLTI_RETS_3);
 MLTI_KERNEL(PoolMomentsCotangent, MLTI_ARGS_6, MLTI_RETS_1);
@@ -35,3 +39,10 @@ MLTI_KERNEL(TapMirrored, MLTI_ARGS_2, MLTI_RETS_1);
 MLTI_KERNEL(WinogradConvolution, MLTI_ARGS_2, MLTI_RETS_1);
 MLTI_KERNEL(WinogradGradient, MLTI_ARGS_2, MLTI_RETS_1);
 MLTI_KERNEL(WinogradMirrored, MLTI_ARGS_2, MLTI_RETS_1);
+
+// In both libraries, because the keys do not depend on the dtype.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(NormalKernel, Normal,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::U32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());

@@ -1,0 +1,148 @@
+// Gates with noise, pooling and moments (`mlti_jax/ops/_gates.py`): the moments and
+// maxima of v = a * softplus(b + noise), which is computed two rows at a time and never
+// stored.
+//
+// Shapes: y [G, N, H, W, 2 C] holds a and b, noise [G, S, N, H, W, C] has S draws for
+// the same y, pooled [G, S, N, H/2, W/2, C], sign [G, C], moments [G, S, C].
+
+#pragma once
+
+#include "elementary.h"
+#include "panels.h"
+#include "pool_moments.h"
+
+namespace {
+
+// Two rows of a draw: v, softplus(b + noise), and its derivative, each [positions, C].
+template <typename T>
+struct GatedRows {
+  GatedRows(const Images& s) : size(2 * s.row()), memory(3 * size) {}
+  T* value() { return memory.get(); }
+  T* gate() { return memory.get() + size; }
+  T* slope() { return memory.get() + 2 * size; }
+
+  // A single copy, so that values that are computed again are the same bit for bit: the
+  // cotangent finds maxima by comparison.
+  __attribute__((noinline)) void Compute(const T* y, const T* noise, int64_t positions,
+                                         int64_t channels) {
+    constexpr int lanes = Simd<T>::kLanes;
+    T *v = value(), *g = gate(), *d = slope();
+    for (int64_t at = 0; at < positions * channels; at += channels, y += 2 * channels)
+      for (int64_t c = 0; c < channels; c += lanes) {
+        const int64_t rest = channels - c;
+        const Vector<T> a = LoadFirst(y + c, rest), b = LoadFirst(y + channels + c, rest);
+        Vector<T> soft, derivative;
+        Softplus<T>(b + LoadFirst(noise + at + c, rest), soft, derivative);
+        StoreFirst<T>(v + at + c, a * soft, rest);
+        StoreFirst<T>(g + at + c, soft, rest);
+        StoreFirst<T>(d + at + c, derivative, rest);
+      }
+  }
+
+ private:
+  int64_t size;
+  Scratch<T> memory;
+};
+
+// The images of all draws, [G * S, N, H, W, C].
+inline Images ImagesOfDraws(ffi::Span<const int64_t> d) {
+  const int64_t dims[] = {d[0] * d[1], d[2], d[3], d[4], d[5]};
+  return Images(ffi::Span<const int64_t>(dims, 5));
+}
+
+template <ffi::DataType kType>
+ffi::Error GatedPool(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
+                     ffi::Buffer<kType> y_in, ffi::Buffer<kType> sign_in,
+                     ffi::ResultBuffer<kType> pooled_out,
+                     ffi::ResultBuffer<kType> mean_out,
+                     ffi::ResultBuffer<kType> variance_out) {
+  using T = ffi::NativeType<kType>;
+  const Images s = ImagesOfDraws(noise_in.dimensions());
+  const int64_t draws = noise_in.dimensions()[1];
+  Sums sums(s);
+  std::vector<T> all_pivots(s.groups * s.channels);
+  ParallelFor(pool, s.groups * s.parts, [&](int64_t part) {
+    GatedRows<T> rows(s);
+    auto compute = [&](int64_t draw, int64_t n, int64_t h) {
+      const int64_t at = n * s.image() + h * s.row();
+      rows.Compute(y_in.typed_data() + 2 * (draw / draws * s.number * s.image() + at),
+                   noise_in.typed_data() + draw * s.number * s.image() + at,
+                   std::min<int64_t>(2, s.height - h) * s.width, s.channels);
+    };
+    const int64_t draw = part / s.parts;
+    compute(draw, 0, 0);
+    const std::vector<T> pivots(rows.value(), rows.value() + s.channels);
+    if (part % s.parts == 0)
+      std::copy_n(pivots.data(), s.channels, all_pivots.data() + draw * s.channels);
+    s.ForPart(part, [&](int64_t draw, int64_t n) {
+      T* pooled =
+          pooled_out->typed_data() + (draw * s.number + n) * s.pooled_image();
+      for (int64_t h = 0; h < s.height; h += 2) {
+        compute(draw, n, h);
+        PoolRows<T>(rows.value(), s.width, s.channels, h + 1 < s.height, pivots.data(),
+                    sign_in.typed_data() + draw / draws * s.channels,
+                    pooled + h / 2 * s.pooled_row(), sums.of(part, 0), sums.of(part, 1));
+      }
+    });
+  });
+  WriteMoments<T>(sums, s, all_pivots.data(), s.channels, mean_out->typed_data(),
+                  variance_out->typed_data());
+  return ffi::Error::Success();
+}
+
+// The cotangent of y, summed over draws.
+template <ffi::DataType kType>
+ffi::Error GatedPoolCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
+                              ffi::Buffer<kType> y_in, ffi::Buffer<kType> /*sign*/,
+                              ffi::Buffer<kType> pooled_in, ffi::Buffer<kType> mean_in,
+                              ffi::Buffer<kType> by_pooled, ffi::Buffer<kType> by_mean,
+                              ffi::Buffer<kType> by_variance,
+                              ffi::ResultBuffer<kType> out) {
+  using T = ffi::NativeType<kType>;
+  const Images s = ImagesOfDraws(noise_in.dimensions());
+  const int64_t draws = noise_in.dimensions()[1], channels = s.channels;
+  const Images y(y_in.dimensions());
+  std::vector<MomentsCotangent<T>> moments;
+  for (int64_t draw = 0; draw < s.groups; ++draw)
+    moments.emplace_back(s, draw, mean_in.typed_data(), by_mean.typed_data(),
+                         by_variance.typed_data());
+  ParallelFor(pool, y.groups * y.parts, [&](int64_t part) {
+    GatedRows<T> rows(s);
+    Scratch<T> by_rows(2 * s.row());
+    y.ForPart(part, [&](int64_t group, int64_t n) {
+      for (int64_t h = 0; h < s.height; h += 2) {
+        const int64_t positions = std::min<int64_t>(2, s.height - h) * s.width;
+        const int64_t at_y = (group * s.number + n) * y.image() + h * y.row();
+        const T* y_rows = y_in.typed_data() + at_y;
+        T* by_y = out->typed_data() + at_y;
+        std::fill_n(by_y, positions * 2 * channels, T(0));
+        for (int64_t draw = group * draws; draw < (group + 1) * draws; ++draw) {
+          const int64_t image = draw * s.number + n;
+          const int64_t at_row = image * s.pooled_image() + h / 2 * s.pooled_row();
+          rows.Compute(y_rows, noise_in.typed_data() + image * s.image() + h * s.row(),
+                       positions, channels);
+          CotangentRows<T>(rows.value(), s.width, channels, h + 1 < s.height,
+                           pooled_in.typed_data() + at_row,
+                           by_pooled.typed_data() + at_row, moments[draw],
+                           by_rows.get());
+          for (int64_t p = 0; p < positions; ++p) {
+            const int64_t at = p * channels;
+            ForChannels<T>(channels, [&](int64_t c, auto zero) {
+              using V = decltype(zero);
+              const V by_value = Load<V>(by_rows.get() + at + c);
+              T *by_a = by_y + 2 * at + c, *by_b = by_a + channels;
+              const V a = Load<V>(y_rows + 2 * at + c);
+              Store(by_a,
+                    V(Load<V>(by_a) + by_value * Load<V>(rows.gate() + at + c)));
+              Store(by_b, V(Load<V>(by_b) +
+                            by_value * a * Load<V>(rows.slope() + at + c)));
+            });
+          }
+        }
+      }
+    });
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
