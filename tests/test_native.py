@@ -220,9 +220,9 @@ def test_first_block_and_derivatives_equal_lax(form, shape):
         assert ("mlti_jax_FirstBlockCotangentF64" in text) == (form == "native")
 
 
-def plain_gates(y, noise, sign):
+def plain_gates(y, bias, noise, sign):
     a, b = jnp.split(y, 2, -1)
-    return plain(a * jnp.logaddexp(b + noise, 0.0), sign)
+    return plain(a * jnp.logaddexp(b + bias + noise, 0.0), sign)
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 4, 16), (3, 5, 7, 3), (9, 16, 16, 33)])
@@ -233,27 +233,32 @@ def test_gates_and_derivatives_equal_lax(form, shape):
         y, noise = images((3, *positions, 2 * channels)), images((3, 2, *shape), 1)
         sign = signs(channels)
 
+        bias = images((channels,), 2)
+
         def flat(out):
             return jnp.concatenate([leaf.ravel() for leaf in out])
 
-        def ours(y, noise):
+        def ours(y, noise, bias=bias):
             def draw(noise):
-                return flat(ops.gated_pool_moments(ops.Gated(y, noise), sign))
+                return flat(ops.gated_pool_moments(ops.Gated(y, bias, noise), sign))
 
             return jax.vmap(draw)(noise)
 
-        def expected(y, noise):
-            return jnp.stack([flat(plain_gates(y, e, sign)) for e in noise])
+        def expected(y, noise, bias=bias):
+            return jnp.stack([flat(plain_gates(y, bias, e, sign)) for e in noise])
 
         together = jax.jit(jax.vmap(all_derivatives(ours)))(y, noise)
         one = jax.jit(all_derivatives(expected))
         alone = [one(y[task], noise[task]) for task in range(3)]
         close(together, jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone))
-        # By y alone, as in training.
-        gradient = jax.jit(jax.grad(lambda y: jnp.sum(jnp.cos(ours(y, noise[0])))))
-        by_y = jax.grad(lambda y: jnp.sum(jnp.cos(expected(y, noise[0]))))(y[0])
-        close(gradient(y[0]), by_y)
-        text = gradient.lower(y[0]).as_text()
+
+        # By y and bias alone, as in training: first and second derivatives.
+        def derivatives(function):
+            return all_derivatives(lambda y, bias: function(y, noise[0], bias))
+
+        own = jax.jit(derivatives(ours))
+        close(own(y[0], bias), jax.jit(derivatives(expected))(y[0], bias))
+        text = own.lower(y[0], bias).as_text()
         assert ("mlti_jax_GatedPoolCotangentF64" in text) == (form == "native")
 
 
@@ -263,7 +268,8 @@ def test_gates_in_float32_at_all_magnitudes(form):
 
     def pooled(y):
         noise = jnp.zeros((*y.shape[:-1], 1), y.dtype)
-        return ops.gated_pool_moments(ops.Gated(y, noise), jnp.ones(1))[0]
+        gated = ops.Gated(y, jnp.zeros(1), noise)
+        return ops.gated_pool_moments(gated, jnp.ones(1))[0]
 
     value, pull = jax.vjp(jax.jit(pooled), jnp.asarray(y, jnp.float32))
     (by_y,) = pull(jnp.ones_like(value))

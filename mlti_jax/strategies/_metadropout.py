@@ -92,10 +92,9 @@ def metadropout(
                 both = linear.apply(jnp.concatenate([linear.kernel, kernel], -1))
             else:
                 both = jnp.concatenate([linear.output, linear.apply(kernel)], -1)
-            both += jnp.concatenate([jnp.zeros_like(bias), bias])
             if epsilon is None:
                 epsilon = jnp.zeros(linear.output.shape, both.dtype)
-            return ops.Gated(both, epsilon)
+            return ops.Gated(both, bias, epsilon)
 
         def support(key: Array) -> Hook:
             def hook(layer: int, linear: LinearMap) -> Array:

@@ -1,9 +1,9 @@
 // Gates with noise, pooling and moments (`mlti_jax/ops/_gates.py`): the moments and
-// maxima of v = a * softplus(b + noise), which is computed two rows at a time and never
+// maxima of v = a * softplus(b + bias + noise), which is computed two rows at a time and never
 // stored.
 //
 // Shapes: y [G, N, H, W, 2 C] holds a and b, noise [G, S, N, H, W, C] has S draws for
-// the same y, pooled [G, S, N, H/2, W/2, C], sign [G, C], moments [G, S, C].
+// the same y, pooled [G, S, N, H/2, W/2, C], bias and sign [G, C], moments [G, S, C].
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Two rows of a draw: v, softplus(b + noise), and its derivative, each [positions, C].
+// Two rows of a draw: v, softplus(b + bias + noise), and its derivative, each [positions, C].
 template <typename T>
 struct GatedRows {
   GatedRows(const Images& s) : size(2 * s.row()), memory(3 * size) {}
@@ -23,8 +23,8 @@ struct GatedRows {
 
   // A single copy, so that values that are computed again are the same bit for bit: the
   // cotangent finds maxima by comparison.
-  __attribute__((noinline)) void Compute(const T* y, const T* noise, int64_t positions,
-                                         int64_t channels) {
+  __attribute__((noinline)) void Compute(const T* y, const T* bias, const T* noise,
+                                         int64_t positions, int64_t channels) {
     constexpr int lanes = Simd<T>::kLanes;
     T *v = value(), *g = gate(), *d = slope();
     for (int64_t at = 0; at < positions * channels; at += channels, y += 2 * channels)
@@ -32,7 +32,8 @@ struct GatedRows {
         const int64_t rest = channels - c;
         const Vector<T> a = LoadFirst(y + c, rest), b = LoadFirst(y + channels + c, rest);
         Vector<T> soft, derivative;
-        Softplus<T>(b + LoadFirst(noise + at + c, rest), soft, derivative);
+        Softplus<T>(b + LoadFirst(bias + c, rest) + LoadFirst(noise + at + c, rest), soft,
+                    derivative);
         StoreFirst<T>(v + at + c, a * soft, rest);
         StoreFirst<T>(g + at + c, soft, rest);
         StoreFirst<T>(d + at + c, derivative, rest);
@@ -52,7 +53,8 @@ inline Images ImagesOfDraws(ffi::Span<const int64_t> d) {
 
 template <ffi::DataType kType>
 ffi::Error GatedPool(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
-                     ffi::Buffer<kType> y_in, ffi::Buffer<kType> sign_in,
+                     ffi::Buffer<kType> y_in, ffi::Buffer<kType> bias_in,
+                     ffi::Buffer<kType> sign_in,
                      ffi::ResultBuffer<kType> pooled_out,
                      ffi::ResultBuffer<kType> mean_out,
                      ffi::ResultBuffer<kType> variance_out) {
@@ -66,6 +68,7 @@ ffi::Error GatedPool(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
     auto compute = [&](int64_t draw, int64_t n, int64_t h) {
       const int64_t at = n * s.image() + h * s.row();
       rows.Compute(y_in.typed_data() + 2 * (draw / draws * s.number * s.image() + at),
+                   bias_in.typed_data() + draw / draws * s.channels,
                    noise_in.typed_data() + draw * s.number * s.image() + at,
                    std::min<int64_t>(2, s.height - h) * s.width, s.channels);
     };
@@ -90,18 +93,21 @@ ffi::Error GatedPool(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
   return ffi::Error::Success();
 }
 
-// The cotangent of y, summed over draws.
+// The cotangents of y and bias, summed over draws.
 template <ffi::DataType kType>
 ffi::Error GatedPoolCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
-                              ffi::Buffer<kType> y_in, ffi::Buffer<kType> /*sign*/,
+                              ffi::Buffer<kType> y_in, ffi::Buffer<kType> bias_in,
+                              ffi::Buffer<kType> /*sign*/,
                               ffi::Buffer<kType> pooled_in, ffi::Buffer<kType> mean_in,
                               ffi::Buffer<kType> by_pooled, ffi::Buffer<kType> by_mean,
                               ffi::Buffer<kType> by_variance,
-                              ffi::ResultBuffer<kType> out) {
+                              ffi::ResultBuffer<kType> out,
+                              ffi::ResultBuffer<kType> bias_out) {
   using T = ffi::NativeType<kType>;
   const Images s = ImagesOfDraws(noise_in.dimensions());
   const int64_t draws = noise_in.dimensions()[1], channels = s.channels;
   const Images y(y_in.dimensions());
+  Sums sums(y);
   std::vector<MomentsCotangent<T>> moments;
   for (int64_t draw = 0; draw < s.groups; ++draw)
     moments.emplace_back(s, draw, mean_in.typed_data(), by_mean.typed_data(),
@@ -109,6 +115,7 @@ ffi::Error GatedPoolCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
   ParallelFor(pool, y.groups * y.parts, [&](int64_t part) {
     GatedRows<T> rows(s);
     Scratch<T> by_rows(2 * s.row());
+    double* by_bias = sums.of(part, 0);
     y.ForPart(part, [&](int64_t group, int64_t n) {
       for (int64_t h = 0; h < s.height; h += 2) {
         const int64_t positions = std::min<int64_t>(2, s.height - h) * s.width;
@@ -119,29 +126,34 @@ ffi::Error GatedPoolCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
         for (int64_t draw = group * draws; draw < (group + 1) * draws; ++draw) {
           const int64_t image = draw * s.number + n;
           const int64_t at_row = image * s.pooled_image() + h / 2 * s.pooled_row();
-          rows.Compute(y_rows, noise_in.typed_data() + image * s.image() + h * s.row(),
-                       positions, channels);
+          rows.Compute(y_rows, bias_in.typed_data() + group * channels,
+                       noise_in.typed_data() + image * s.image() + h * s.row(), positions,
+                       channels);
           CotangentRows<T>(rows.value(), s.width, channels, h + 1 < s.height,
                            pooled_in.typed_data() + at_row,
                            by_pooled.typed_data() + at_row, moments[draw],
                            by_rows.get());
-          for (int64_t p = 0; p < positions; ++p) {
-            const int64_t at = p * channels;
-            ForChannels<T>(channels, [&](int64_t c, auto zero) {
-              using V = decltype(zero);
-              const V by_value = Load<V>(by_rows.get() + at + c);
-              T *by_a = by_y + 2 * at + c, *by_b = by_a + channels;
-              const V a = Load<V>(y_rows + 2 * at + c);
-              Store(by_a,
-                    V(Load<V>(by_a) + by_value * Load<V>(rows.gate() + at + c)));
-              Store(by_b, V(Load<V>(by_b) +
-                            by_value * a * Load<V>(rows.slope() + at + c)));
-            });
-          }
+          ForChannels<T>(channels, [&](int64_t c, auto zero) {
+            using V = decltype(zero);
+            V sum = zero;
+            for (int64_t at = c; at < positions * channels; at += channels) {
+              T *by_a = by_y + 2 * (at - c) + c, *by_b = by_a + channels;
+              const V by_value = Load<V>(by_rows.get() + at);
+              const V a = Load<V>(y_rows + 2 * (at - c) + c);
+              const V by_sum = by_value * a * Load<V>(rows.slope() + at);
+              Store(by_a, V(Load<V>(by_a) + by_value * Load<V>(rows.gate() + at)));
+              Store(by_b, V(Load<V>(by_b) + by_sum));
+              sum += by_sum;
+            }
+            AddTo<T>(by_bias + c, sum);
+          });
         }
       }
     });
   });
+  for (int64_t group = 0; group < y.groups; ++group)
+    for (int64_t c = 0; c < channels; ++c)
+      bias_out->typed_data()[group * channels + c] = T(sums.total(y, group, 0, c));
   return ffi::Error::Success();
 }
 
