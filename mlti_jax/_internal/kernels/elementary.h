@@ -44,9 +44,11 @@ inline Vector<T> ExpOfNegative(Vector<T> x) {
   const V shifted = x * T(1.44269504088896340736) + B::kRound;
   const V n = shifted - B::kRound;
   const V r = (x - n * B::kLn2High) - n * B::kLn2Low;
-  V sum = V{} + T(1);
+  double inverse[B::kExpTerms] = {1};  // 1 / k!
+  for (int k = 1; k < B::kExpTerms; ++k) inverse[k] = inverse[k - 1] / k;
+  V sum = V{} + T(inverse[B::kExpTerms - 1]);
 #pragma GCC unroll 16
-  for (int k = B::kExpTerms - 1; k > 0; --k) sum = sum * (r * T(1.0 / k)) + T(1);
+  for (int k = B::kExpTerms - 2; k >= 0; --k) sum = sum * r + T(inverse[k]);
   const V power = (V)((AsBits<T>(shifted) << B::kMantissa) + AsBits<T>(V{} + T(1)));
   return sum * power;
 }

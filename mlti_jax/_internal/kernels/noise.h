@@ -58,23 +58,38 @@ inline Vector<float> SquareRoot(Vector<float> x) {
   return x * root;
 }
 
-// sqrt(2) times the inverse of the error function (Giles, 2010), as in XLA.
-inline Vector<float> NormalQuantile(Vector<float> u) {
+template <int kTerms>
+inline Vector<float> Polynomial(const float (&coefficients)[kTerms], Vector<float> x) {
+  Vector<float> sum = Vector<float>{} + coefficients[0];
+#pragma GCC unroll 16
+  for (int k = 1; k < kTerms; ++k) sum = sum * x + coefficients[k];
+  return sum;
+}
+
+// sqrt(2) times the inverse of the error function of u (Giles, 2010), as in XLA.
+inline void NormalQuantile(Vector<float> u[kAtOnce]) {
   using V = Vector<float>;
-  constexpr float center[9] = {2.81022636e-08f, 3.43273939e-07f,  -3.5233877e-06f,
+  constexpr float center[9] = {2.81022636e-08f,  3.43273939e-07f, -3.5233877e-06f,
                                -4.39150654e-06f, 0.00021858087f,  -0.00125372503f,
-                               -0.00417768164f, 0.246640727f,     1.50140941f};
+                               -0.00417768164f,  0.246640727f,    1.50140941f};
   constexpr float tail[9] = {-0.000200214257f, 0.000100950558f, 0.00134934322f,
                              -0.00367342844f,  0.00573950773f,  -0.0076224613f,
                              0.00943887047f,   1.00167406f,     2.83297682f};
-  const V w = -Log((1.0f - u) * (1.0f + u)), zero{};
-  const auto inside = w < zero + 5.0f;
-  const V t = inside ? w - 2.5f : SquareRoot(w) - 3.0f;
-  V sum = inside ? zero + center[0] : zero + tail[0];
-#pragma GCC unroll 8
-  for (int k = 1; k < 9; ++k)
-    sum = sum * t + (inside ? zero + center[k] : zero + tail[k]);
-  return sum * u * 1.41421356237f;
+  constexpr float root_two = 1.41421356237f, start_of_tail = 5.0f;
+  V w[kAtOnce], factor[kAtOnce], largest{};
+  for (int v = 0; v < kAtOnce; ++v) {
+    w[v] = -Log((1.0f - u[v]) * (1.0f + u[v]));
+    factor[v] = Polynomial(center, w[v] - 2.5f);
+    largest = w[v] > largest ? w[v] : largest;
+  }
+  bool any = false;
+  for (int i = 0; i < kLanes32; ++i) any |= largest[i] >= start_of_tail;
+  if (any) {  // one number of 300
+    for (int v = 0; v < kAtOnce; ++v)
+      factor[v] = w[v] >= start_of_tail ? Polynomial(tail, SquareRoot(w[v]) - 3.0f)
+                                        : factor[v];
+  }
+  for (int v = 0; v < kAtOnce; ++v) u[v] *= factor[v] * root_two;
 }
 
 // Normal numbers [G, size] for keys [G, 2], the positions of which are the counts.
@@ -94,14 +109,17 @@ ffi::Error Normal(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys_in,
       Words bits[kAtOnce];
       for (int v = 0; v < kAtOnce; ++v) bits[v] = lanes + uint32_t(at + v * kLanes32);
       Threefry(key[0], key[1], bits);
+      Vector<float> u[kAtOnce];
       for (int v = 0; v < kAtOnce; ++v) {
         // 23 bits as a number from 1 to 2, then from -1 to 1.
-        const Vector<float> unit =
-            (Vector<float>)((bits[v] >> 9) | 0x3F800000u) - 1.0f;
         constexpr float lowest = -0.99999994f;
-        const Vector<float> u = unit * 2.0f + lowest;
+        u[v] = (Vector<float>)((bits[v] >> 9) | 0x3F800000u) - 1.0f;
+        u[v] = u[v] * 2.0f + lowest;
+      }
+      NormalQuantile(u);
+      for (int v = 0; v < kAtOnce; ++v) {
         const int64_t from = at + v * kLanes32;
-        StoreFirst<float>(to + from, NormalQuantile(u), size - from);
+        StoreFirst<float>(to + from, u[v], size - from);
       }
     }
   });
