@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax.backbones import Stack
-from mlti_jax.backbones._stack import Hook
+from mlti_jax.backbones._stack import Hook, LinearMap
 from mlti_jax.learners._adapted import check_selection, layer_name, merge, select
 from mlti_jax.learners._base import (
     Aux,
@@ -27,10 +27,12 @@ from mlti_jax.learners._base import (
     run_task,
 )
 from mlti_jax.learners._hoist import hoist
-from mlti_jax.learners._inner_loop import descend, mean_over
+from mlti_jax.learners._inner_loop import descend, map_draws, mean_over
 from mlti_jax.learners._low_rank import LowRankKernel, adapt_low_rank, without_kernel
 from mlti_jax.learners._objectives import Objective
 from mlti_jax.learners._update_rules import UpdateRule
+from mlti_jax.ops import Gated
+from mlti_jax.ops._gates import are_native_images
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 
@@ -260,8 +262,9 @@ class GradientLearner:
 
         # The shared layers do not change: compute the draws of all steps before the
         # loop, and what comes before the first noise only once.
-        draw = hoist(features, keys[0, 0])
-        drawn, states = jax.vmap(jax.vmap(draw))(keys)
+        drawn, states = map_draws(
+            hoist(features, keys[0, 0]), keys, together=are_native_images(support.x)
+        )
         state = jax.tree.map(lambda leaf: leaf[0, 0], states)
 
         def loss_fn(adapted: PyTree, index: Array) -> Array:
@@ -380,6 +383,7 @@ class GradientLearner:
         hook: Hook | None,
     ) -> tuple[Array, tuple]:
         """Run the adapted part of the network."""
+        hook = None if hook is None else _computed(hook)
         context = network_context(self.norm, train, key, batch.weight, hook)
         return self.stack.apply(
             params, state, batch.x, self.shared_layers, context=context
@@ -407,3 +411,17 @@ class GradientLearner:
         for layer, values in zip(self.adapted_layers, adapted, strict=True):
             merged[layer] = merge(params[layer], values)
         return tuple(merged)
+
+
+def _computed(hook: Hook) -> Hook:
+    """Compute products with gates at once.
+
+    Kernels that compute them again for the derivative have no second derivative of
+    their own, and recomputing it in JAX costs what they save.
+    """
+
+    def computed(layer: int, linear: LinearMap) -> Array:
+        output = hook(layer, linear)
+        return output.value() if isinstance(output, Gated) else output
+
+    return computed

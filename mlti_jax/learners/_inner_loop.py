@@ -10,6 +10,8 @@ import jax.numpy as jnp
 
 from mlti_jax.types import Array, PyTree
 
+MAX_UNROLLED = 10  # draws of noise; the time to compile is proportional to it
+
 
 def adapt(
     loss_fn: Callable[[PyTree, Array], Array],
@@ -93,3 +95,29 @@ def mean_over(function: Callable[[Array], PyTree], keys: Array) -> PyTree:
 
     total, _ = jax.lax.scan(add, total, keys)
     return jax.tree.map(lambda leaf: leaf / keys.shape[0], total)
+
+
+def map_draws(
+    function: Callable[[Array], PyTree], keys: Array, together: bool
+) -> PyTree:
+    """Compute `function(key)` for keys `[T, S]`; leaves become `[T, S, ...]`.
+
+    Native kernels compute all draws together: these are more images for a convolution,
+    and gates add up their derivatives in the cache. Without them, few draws are
+    computed one after the other on CPU, without a loop. Each of them stays in the
+    cache, and derivatives by what all draws share are sums of separate arrays, which
+    takes half the time of XLA's sums over an axis of draws.
+
+    Args:
+      function: of one key.
+      keys: of all draws.
+      together: whether native kernels compute the function.
+    """
+    one_by_one = keys.size <= MAX_UNROLLED and jax.default_backend() == "cpu"
+    if together or not one_by_one:
+        return jax.vmap(jax.vmap(function))(keys)
+    outputs = [function(key) for key in keys.reshape(-1)]
+    return jax.tree.map(
+        lambda *leaves: jnp.stack(leaves).reshape(*keys.shape, *leaves[0].shape),
+        *outputs,
+    )

@@ -22,6 +22,7 @@ from mlti_jax.ops import _pool_moments
 from mlti_jax.ops._fused import fused_block
 from mlti_jax.ops._groups import Axes, Operands, as_groups, bind, split_groups
 from mlti_jax.ops._pool_moments import pool_moments
+from mlti_jax.types import PyTree
 
 
 class Gated(NamedTuple):
@@ -70,14 +71,21 @@ def gated_pool_moments(gated: Gated, sign: Array) -> tuple[Array, Array, Array]:
     chex.assert_rank([y, noise, sign], [4, 4, 1])
     chex.assert_shape(y, (*noise.shape[:3], 2 * noise.shape[3]))
     one_dtype = y.dtype == bias.dtype == noise.dtype
-    if not (
-        one_dtype and jax.default_backend() == "cpu" and native.available(y, noise)
-    ):
+    if not (one_dtype and are_native_images(y)):
         return pool_moments(gated.value(), sign)
     sign = sign.astype(y.dtype)
     out = bind(_forward_p, noise[None, None], y[None], bias[None], sign[None])
     pooled, mean, variance = (leaf[0, 0] for leaf in out)
     return pooled, mean, variance
+
+
+def are_native_images(x: PyTree) -> bool:
+    """Whether the blocks of a network use native kernels for an input `x`."""
+    return (
+        getattr(x, "ndim", 0) == 4
+        and jax.default_backend() == "cpu"
+        and native.available(x)
+    )
 
 
 # Shapes: noise [G, S, N, H, W, C], S draws for y [G, N, H, W, 2 C], bias and sign

@@ -11,7 +11,7 @@ import pytest
 from mlti_jax import backbones, learners, strategies
 from mlti_jax.backbones import Context
 from mlti_jax.errors import InputError
-from mlti_jax.learners import TaskContext
+from mlti_jax.learners import TaskContext, _gradient
 from tests.support.regulariser_cases import maml, start, tasks  # noqa: F401
 from tests.support.tasks import KEY, make_task, objective, stack_tasks, take
 
@@ -154,8 +154,10 @@ def test_metadropout_on_convolutions_gates_every_block():
     assert np.isfinite(loss)
 
 
-def test_training_equals_a_plain_loop():
-    """In float64, second derivatives included."""
+@pytest.mark.parametrize("unrolled", [True, False])
+def test_training_equals_a_plain_loop(unrolled, monkeypatch):
+    """Both ways to compute the draws, in float64, second derivatives included."""
+    monkeypatch.setattr(_gradient, "are_native_images", lambda x: not unrolled)
     steps, samples, rate = 2, 2, 0.1
     with jax.enable_x64(True):
         learner = learners.maml(

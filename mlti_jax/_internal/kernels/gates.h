@@ -21,9 +21,7 @@ struct GatedRows {
   T* gate() { return memory.get() + size; }
   T* slope() { return memory.get() + 2 * size; }
 
-  // A single copy, so that values that are computed again are the same bit for bit: the
-  // cotangent finds maxima by comparison.
-  __attribute__((noinline)) void Compute(const T* y, const T* bias, const T* noise,
+  void Compute(const T* y, const T* bias, const T* noise,
                                          int64_t positions, int64_t channels) {
     constexpr int lanes = Simd<T>::kLanes;
     T *v = value(), *g = gate(), *d = slope();
@@ -97,8 +95,8 @@ ffi::Error GatedPool(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
 template <ffi::DataType kType>
 ffi::Error GatedPoolCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
                               ffi::Buffer<kType> y_in, ffi::Buffer<kType> bias_in,
-                              ffi::Buffer<kType> /*sign*/,
-                              ffi::Buffer<kType> pooled_in, ffi::Buffer<kType> mean_in,
+                              ffi::Buffer<kType> sign_in,
+                              ffi::Buffer<kType> /*pooled*/, ffi::Buffer<kType> mean_in,
                               ffi::Buffer<kType> by_pooled, ffi::Buffer<kType> by_mean,
                               ffi::Buffer<kType> by_variance,
                               ffi::ResultBuffer<kType> out,
@@ -114,7 +112,8 @@ ffi::Error GatedPoolCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
                          by_variance.typed_data());
   ParallelFor(pool, y.groups * y.parts, [&](int64_t part) {
     GatedRows<T> rows(s);
-    Scratch<T> by_rows(2 * s.row());
+    Scratch<T> by_rows(2 * s.row()), most(s.pooled_row() + 1);
+    std::vector<double> unused(channels);
     double* by_bias = sums.of(part, 0);
     y.ForPart(part, [&](int64_t group, int64_t n) {
       for (int64_t h = 0; h < s.height; h += 2) {
@@ -129,8 +128,12 @@ ffi::Error GatedPoolCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
           rows.Compute(y_rows, bias_in.typed_data() + group * channels,
                        noise_in.typed_data() + image * s.image() + h * s.row(), positions,
                        channels);
-          CotangentRows<T>(rows.value(), s.width, channels, h + 1 < s.height,
-                           pooled_in.typed_data() + at_row,
+          // The maxima again: those of the forward pass may differ by rounding, and
+          // their positions are found by comparison.
+          PoolRows<T>(rows.value(), s.width, channels, h + 1 < s.height, rows.value(),
+                      sign_in.typed_data() + group * channels, most.get(),
+                      unused.data(), unused.data());
+          CotangentRows<T>(rows.value(), s.width, channels, h + 1 < s.height, most.get(),
                            by_pooled.typed_data() + at_row, moments[draw],
                            by_rows.get());
           ForChannels<T>(channels, [&](int64_t c, auto zero) {
