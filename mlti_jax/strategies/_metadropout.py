@@ -85,15 +85,15 @@ def metadropout(
 
         def gated(
             layer: int, linear: LinearMap, epsilon: Array | None = None
-        ) -> ops.Gated:
+        ) -> Array | ops.Gated:
             kernel, bias = own[layer]["kernel"], own[layer]["bias"]
-            dtype = linear.kernel.dtype
-            if kernel.dtype == dtype:  # both maps at once
-                both = linear.apply(jnp.concatenate([linear.kernel, kernel], -1))
-            else:
-                both = jnp.concatenate([linear.output, linear.apply(kernel)], -1)
             if epsilon is None:
-                epsilon = jnp.zeros(linear.output.shape, both.dtype)
+                epsilon = jnp.zeros(linear.output.shape, kernel.dtype)
+            if kernel.ndim != 4 or kernel.dtype != linear.kernel.dtype:
+                alpha = linear.apply(kernel) + bias
+                return linear.output * jax.nn.softplus(alpha + epsilon)
+            # One convolution with both kernels is faster than two.
+            both = linear.apply(jnp.concatenate([linear.kernel, kernel], -1))
             return ops.Gated(both, bias, epsilon)
 
         def support(key: Array) -> Hook:
