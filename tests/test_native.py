@@ -309,6 +309,11 @@ def test_normal_noise_of_other_dtypes_and_generators():
         )
     key = jax.random.key(0, impl="rbg")
     np.testing.assert_array_equal(ops.normal(key, (3,)), jax.random.normal(key, (3,)))
+    with jax.threefry_partitionable(False):
+        key = jax.random.key(0)
+        np.testing.assert_array_equal(
+            ops.normal(key, (3,)), jax.random.normal(key, (3,))
+        )
 
 
 @pytest.mark.parametrize("corner", [(0, 0), (0, 1), (1, 0), (1, 1)])

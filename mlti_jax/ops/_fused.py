@@ -88,8 +88,8 @@ def fused_block(
         out, k_t = bind(forward_p, *primals), tangents[1:after_k]
         if all(map(is_zero, k_t)):
             return out, [ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in out]
-        k_t = map(ad.instantiate_zeros, k_t)
-        return out, bind(tangent_p, *primals, *out[:2], *k_t)
+        full = map(ad.instantiate_zeros, k_t)
+        return out, bind(tangent_p, *primals, *out[:2], *full)
 
     def linear_jvp(
         primitive: Primitive,

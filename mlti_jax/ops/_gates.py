@@ -119,14 +119,14 @@ _forward_p = fused_block("gated_pool_moments", _form, _shapes, "GatedPool", inpu
 
 def _batched(operands: Operands, axes: Axes) -> tuple[list[Array], list[int]]:
     noise, *others = operands
-    if all(axis is None for axis in axes[1:]):  # more draws, not more groups
-        noise = jnp.moveaxis(noise, axes[0], 1)
+    if axes[0] is not None and all(axis is None for axis in axes[1:]):
+        noise = jnp.moveaxis(noise, axes[0], 1)  # more draws, not more groups
         folded = noise.reshape(noise.shape[0], -1, *noise.shape[3:])
         out = bind(_forward_p, folded, *others)
         length = noise.shape[1:3]
         return [a.reshape(a.shape[0], *length, *a.shape[2:]) for a in out], [1] * 3
-    folded, number = as_groups(operands, axes)
-    out = bind(_forward_p, *folded)
+    groups, number = as_groups(operands, axes)
+    out = bind(_forward_p, *groups)
     return [split_groups(leaf, number) for leaf in out], [0] * 3
 
 

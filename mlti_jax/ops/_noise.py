@@ -16,6 +16,7 @@ from mlti_jax._internal import native
 from mlti_jax.ops._groups import Axes, Operands, as_groups, split_groups
 
 _LARGEST = 2**31  # Positions are counted in words of 32 bits.
+_COUNTS_ARE_POSITIONS = "jax_threefry_partitionable"  # JAX's default
 
 
 def normal(key: Array, shape: tuple[int, ...]) -> Array:
@@ -41,7 +42,7 @@ def normal(key: Array, shape: tuple[int, ...]) -> Array:
         jax.default_backend() == "cpu"
         and jnp.zeros(()).dtype == jnp.float32
         and jax.random.key_impl(key) == "threefry2x32"
-        and jax.config.jax_threefry_partitionable
+        and getattr(jax.config, _COUNTS_ARE_POSITIONS, True)
         and 0 < prod(shape) < _LARGEST
         and native.available(jax.ShapeDtypeStruct(shape, jnp.float32))
     ):

@@ -97,7 +97,7 @@ def metadropout(
             return ops.Gated(both, bias, epsilon)
 
         def support(key: Array) -> Hook:
-            def hook(layer: int, linear: LinearMap) -> Array:
+            def hook(layer: int, linear: LinearMap) -> Array | ops.Gated:
                 layer_key = jax.random.fold_in(key, layer)
                 drawn = ops.normal(layer_key, linear.output.shape)
                 return gated(layer, linear, noise * drawn)

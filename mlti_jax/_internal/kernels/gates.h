@@ -91,6 +91,22 @@ ffi::Error GatedPool(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
   return ffi::Error::Success();
 }
 
+// The maxima of sign * v over the windows of two rows, times sign.
+template <typename T>
+inline void Maxima(const T* v, int64_t width, int64_t channels, const T* signs, T* out) {
+  ForChannels<T>(channels, [&](int64_t c, auto zero) {
+    using V = decltype(zero);
+    const V sign = Load<V>(signs + c);
+    for (int64_t w = 0; w + 1 < width; w += 2) {
+      const T* at = v + w * channels + c;
+      const T* below = at + width * channels;
+      const V top = Larger<V>(Load<V>(at) * sign, Load<V>(at + channels) * sign);
+      const V low = Larger<V>(Load<V>(below) * sign, Load<V>(below + channels) * sign);
+      Store(out + w / 2 * channels + c, V(Larger<V>(top, low) * sign));
+    }
+  });
+}
+
 // The cotangents of y and bias, summed over draws.
 template <ffi::DataType kType>
 ffi::Error GatedPoolCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
@@ -113,7 +129,6 @@ ffi::Error GatedPoolCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
   ParallelFor(pool, y.groups * y.parts, [&](int64_t part) {
     GatedRows<T> rows(s);
     Scratch<T> by_rows(2 * s.row()), most(s.pooled_row() + 1);
-    std::vector<double> unused(channels);
     double* by_bias = sums.of(part, 0);
     y.ForPart(part, [&](int64_t group, int64_t n) {
       for (int64_t h = 0; h < s.height; h += 2) {
@@ -130,9 +145,9 @@ ffi::Error GatedPoolCotangent(ffi::ThreadPool pool, ffi::Buffer<kType> noise_in,
                        channels);
           // The maxima again: those of the forward pass may differ by rounding, and
           // their positions are found by comparison.
-          PoolRows<T>(rows.value(), s.width, channels, h + 1 < s.height, rows.value(),
-                      sign_in.typed_data() + group * channels, most.get(),
-                      unused.data(), unused.data());
+          if (h + 1 < s.height)
+            Maxima(rows.value(), s.width, channels,
+                   sign_in.typed_data() + group * channels, most.get());
           CotangentRows<T>(rows.value(), s.width, channels, h + 1 < s.height, most.get(),
                            by_pooled.typed_data() + at_row, moments[draw],
                            by_rows.get());
