@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax, test_util
-from scipy import special
 
 from mlti_jax import ops
 from mlti_jax._internal import native
