@@ -33,9 +33,12 @@ def get_config(arg: str = "") -> ConfigDict:
         "name": "mini_imagenet",
         "train_classes": 12,
         "test_on": placeholder(str),  # another dataset: cross-domain adaptation
+        "missing_classes": "refuse",  # or "skip": use the classes that are there
+        "min_images": 1,  # smaller classes are left out, also those of `test_on`
     }
     if choice.test_on:
         config.dataset.test_on = choice.test_on
+        config.dataset.min_images = 20  # for 5 shots and 15 queries
     config.task.ways = 5
     config.task.shots = choice.shots
     config.task.queries = 15
