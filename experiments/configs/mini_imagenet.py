@@ -13,9 +13,9 @@ Training takes about 8 hours with 1 shot and 12 hours with 5 shots on two CPU co
         --config=experiments/configs/mini_imagenet.py:learner=maml,strategy=mlti,shots=1
 
 `--config.dataset.train_classes=64` is full miniImagenet, 8 the extremely limited
-variant; other values follow the paper's order of classes. `:test_on=dermnet` tests on
-DermNet-S (cross-domain). The released code trains 50,000 steps with 1 shot and 20,000
-with 5.
+variant; other values follow the paper's order of classes. A part of the release is
+enough if it has the classes that a run needs. `:test_on=dermnet` tests on DermNet-S
+(cross-domain). The released code trains 50,000 steps with 1 shot and 20,000 with 5.
 """
 
 from ml_collections import ConfigDict

@@ -13,7 +13,8 @@ Training takes about 8 hours with 1 shot and 12 hours with 5 shots on two CPU co
         --config=experiments/configs/tiered_imagenet.py:learner=maml,strategy=mlti,shots=1
 
 The paper does not name its 35 classes; these are the first in the list of Ren et al.
-All other values are those of miniImagenet-S.
+A part of the release is enough if it has the classes that a run needs. All other values
+are those of miniImagenet-S.
 """
 
 from ml_collections import ConfigDict
