@@ -15,9 +15,10 @@ Training takes about 8 hours with 1 shot and 12 hours with 5 shots on two CPU co
 Copies of the atlas lack different classes: those that are missing are skipped, and the
 results list them. `--config.dataset.train_classes=150` is full DermNet, 8 the extremely
 limited variant; other values follow the paper's order of classes.
-`:test_on=mini_imagenet` tests on miniImagenet (cross-domain). The dataset has no validation classes: the last checkpoint
-is tested. At test all remaining images are queries, as in the released code, which
-trains 50,000 steps with 1 shot and 20,000 with 5, with Beta(2, 2) also for ProtoNet.
+`:test_on=mini_imagenet` tests on miniImagenet (cross-domain). The dataset has no
+validation classes: the last checkpoint is tested. At test all remaining images are
+queries, as in the released code, which trains 50,000 steps with 1 shot and 20,000 with
+5, with Beta(2, 2) also for ProtoNet.
 """
 
 from ml_collections import ConfigDict

@@ -20,6 +20,7 @@ from mlti_jax.data.builders._tiered_imagenet_classes import TRAIN as TIERED_TRAI
 from mlti_jax.data.describe import describe
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, train_and_evaluate
+from mlti_jax.training._workdir import check_config
 from tests.support.raw_files import check_pool, noise, png, prepare, read
 from tests.support.releases import (
     MINI_CLASSES,
@@ -127,6 +128,16 @@ def test_results_are_marked(mini_part, tmp_path):
     assert json.loads((tmp_path / "results.json").read_text())["part"] == part
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["data"]["part"] == part
+    # Work directories of earlier versions lack these fields.
+    old = json.loads(json.dumps(saved))
+    del old["sha256"], old["data"]["part"]
+    del old["dataset"]["missing_classes"], old["dataset"]["min_images"]
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    check_config(tmp_path, {k: v for k, v in saved.items() if k != "sha256"})
+    old["dataset"]["train_classes"] = 8
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    with pytest.raises(InputError, match="dataset.train_classes: 8 -> 12"):
+        check_config(tmp_path, {k: v for k, v in saved.items() if k != "sha256"})
 
 
 @pytest.fixture

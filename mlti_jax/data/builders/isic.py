@@ -168,23 +168,31 @@ def load(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     train_classes: int = len(_TRAIN),
+    missing_classes: str = "refuse",
+    min_images: int = 1,
 ) -> Splits:
     """Load ISIC from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.
       train_classes: number of training classes, the first of `NV, MEL, BKL, BCC`.
+      missing_classes: if the prepared part of the release lacks some of the classes:
+        `refuse` to load it, or `skip` them.
+      min_images: classes with fewer images are left out.
 
     Returns:
       Training and test classes; images uint8 `[M, 84, 84, 3]`.
 
     Raises:
-      InputError: if `train_classes` is out of range or the dataset is not prepared.
+      InputError: if an argument is invalid, the dataset is not prepared, or classes
+        are missing.
     """
     return prepared.class_splits(
         "isic",
         data_dir,
         train_classes=train_classes,
+        missing_classes=missing_classes,
+        min_images=min_images,
         field="image",
         note="ISIC 2018 task 3, 84x84",
     )
