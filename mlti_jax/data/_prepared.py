@@ -316,23 +316,20 @@ def class_splits(
         )
 
     part = part_of_release(prepared)
-    left_out = {
-        split: [name for name in lacking if name not in missing.get(split, ())]
-        for split, lacking in too_small.items()
-    }
     sentences = [f"{note}, {train_classes} training classes"]
     if part:
         sentences.append(f"Prepared from a part of the release: {part}")
-    for reason, by_split in (
-        ("missing", missing),
-        (f"smaller than {min_images} images", left_out),
-    ):
-        sentences += [
-            f"{len(lacking)} of {len(wanted[split])} {split} classes are {reason} and"
-            f" left out: {', '.join(lacking)}"
-            for split, lacking in by_split.items()
-            if lacking
-        ]
+    for split, lacking in too_small.items():
+        absent = missing.get(split, [])
+        for reason, left_out in (
+            ("missing", absent),
+            (f"smaller than {min_images} images", sorted({*lacking} - {*absent})),
+        ):
+            if left_out:
+                sentences.append(
+                    f"{len(left_out)} of {len(wanted[split])} {split} classes are"
+                    f" {reason} and left out: {', '.join(left_out)}"
+                )
     return Splits(
         name=name,
         setting="non_label_sharing",
@@ -389,5 +386,5 @@ def _classes_missing(
     return InputError(
         f"{name} in {folder} was prepared from a part of the release"
         f" ({part_of_release(prepared)}), which lacks {lists}. This run needs them."
-        f" Either {'; or '.join(advice)}"
+        f" To fix it, {'; or '.join(advice)}"
     )
