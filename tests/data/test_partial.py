@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments.config import CONFIG_DIR
+from experiments.configs import mini_imagenet as mini_config
 from mlti_jax import data
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data import prepare as prepare_module
@@ -113,9 +113,7 @@ def test_missing_classes_can_be_skipped(mini_part):
 
 def test_results_are_marked(mini_part, tmp_path):
     splits = data.load("mini_imagenet", data_dir=mini_part[0] / "data")
-    flags.FLAGS.mark_as_parsed()
-    flags.FLAGS["config"].parse(f"{CONFIG_DIR / 'mini_imagenet'}.py:learner=protonet")
-    config = flags.FLAGS["config"].value
+    config = mini_config.get_config("learner=protonet")
     with config.unlocked():
         config.train.update({"steps": 1, "meta_batch_size": 1})
         config.task.queries = config.eval.queries = 1
