@@ -316,7 +316,7 @@ def class_splits(
         )
 
     part = part_of_release(prepared)
-    sentences = [f"{note}, {train_classes} training classes"]
+    sentences = [f"{note}, {len(used['train'])} training classes"]
     if part:
         sentences.append(f"Prepared from a part of the release: {part}")
     for split, lacking in too_small.items():
