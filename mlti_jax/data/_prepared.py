@@ -147,6 +147,12 @@ def split_classes(prepared: DatasetBuilder, split: str) -> list[str]:
     return [name for name in prepared.info.features[group].names if name in known]
 
 
+def has_train_classes(prepared: DatasetBuilder, number: int) -> bool:
+    """Return whether none of the first `number` training classes is missing."""
+    missing = prepared.info.metadata.get("missing", {}).get("train", ())
+    return not missing or number <= split_classes(prepared, "train").index(missing[0])
+
+
 def part_of_release(prepared: DatasetBuilder) -> str:
     """Return which part of its release a dataset was prepared from; empty if complete.
 

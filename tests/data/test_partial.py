@@ -11,6 +11,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 from experiments.configs import mini_imagenet as mini_config
+from experiments.paper import TABLES
+from experiments.tables.status import unprepared_datasets
 from mlti_jax import data
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data import prepare as prepare_module
@@ -109,6 +111,18 @@ def test_missing_classes_can_be_skipped(mini_part):
     )
     with pytest.raises(InputError, match="unknown missing_classes 'ignore'; choose"):
         data.load("mini_imagenet", data_dir=folder / "data", missing_classes="ignore")
+
+
+def test_tables_skip_runs_that_need_a_missing_class(mini_part):
+    def unprepared(table):
+        runs = [cell.run for cell in TABLES[table].cells() if cell.is_applicable]
+        mini = [run for run in runs if run.config == "mini_imagenet"]
+        assert mini
+        return [unprepared_datasets(run, mini_part[0] / "data") for run in mini]
+
+    for reasons in unprepared("full_size"):
+        assert reasons == ["mini_imagenet with 64 training classes"]
+    assert not any(unprepared("extremely_limited"))
 
 
 def test_results_are_marked(mini_part, tmp_path):
