@@ -129,7 +129,7 @@ def test_results_are_marked(mini_part, tmp_path):
     splits = data.load("mini_imagenet", data_dir=mini_part[0] / "data")
     config = mini_config.get_config("learner=protonet")
     with config.unlocked():
-        config.train.update({"steps": 1, "meta_batch_size": 1})
+        config.train.update({"steps": 1, "meta_batch_size": 2})
         config.task.queries = config.eval.queries = 1
         config.eval.update({"num_tasks": 2, "validation_tasks": 2, "every": 1})
         config.backbone.conv4.filters = 2
@@ -199,7 +199,7 @@ def test_damaged_files_are_refused_without_partial(mini_raw, tmp_path):
     with pytest.raises(InputError, match=f"can't decode .*{kept}.* add --partial"):
         read("mini_imagenet", folder, tmp_path)
 
-    prepare("mini_imagenet", folder, tmp_path / "data", partial=True, processes=2)
+    prepare("mini_imagenet", folder, tmp_path / "data", partial=True)
     metadata = stored("mini_imagenet", tmp_path / "data")
     assert metadata["incomplete"] == {kept: [1, 2]}
     assert metadata["missing"]["validation"] == [lost]

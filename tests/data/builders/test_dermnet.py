@@ -103,12 +103,18 @@ def test_dermnet_bad_files(dermnet_raw, tmp_path):
         read("dermnet", folder, tmp_path)
 
 
-def test_reading_in_processes_gives_the_same_images(dermnet_raw):
+def test_reading_in_processes_gives_the_same_images(dermnet_raw, tmp_path):
     folder, expected = dermnet_raw
     name = TRAIN[0]
     files = {name: sorted(dermnet_path(folder, name, style) for style in (0, 1))}
-    read_all = read_images(files, 84, processes=2, on_damage=pytest.fail)
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"not an image")
+    files[name].insert(1, bad)
+    errors = []
+    read_all = read_images(files, 84, processes=2, on_damage=errors.append)
     images = [e["image"] for e in read_all]
+    assert [type(error) for error in errors] == [InputError]
+    assert f"can't decode the image {bad}" in str(errors[0])
     np.testing.assert_array_equal(images, expected[name])
 
 
