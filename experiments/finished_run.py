@@ -46,7 +46,9 @@ def load(
             f"config has no {missing[0]}{more}; run it again in another --workdir"
         )
     experiment = build(restore_config(saved), data_dir)
-    if json.loads(json.dumps(experiment.data_facts())) != facts:
+    found = json.loads(json.dumps(experiment.data_facts()))
+    # Runs of earlier versions lack `part`, which follows from the checksums.
+    if {**found, "part": None} != {**(facts or {}), "part": None}:
         raise InputError(
             f"the run in {workdir} was trained on different data; give the --data_dir "
             "that it was run with"

@@ -30,6 +30,8 @@ def get_config(arg: str = "") -> ConfigDict:
         "name": "isic",
         "train_classes": 4,
         "test_on": placeholder(str),  # another dataset: cross-domain adaptation
+        "missing_classes": "refuse",  # or "skip": use the classes that are there
+        "min_images": 1,  # smaller classes are left out, also those of `test_on`
     }
     if choice.test_on:
         config.dataset.test_on = choice.test_on

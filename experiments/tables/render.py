@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from experiments.paper import Cell, Column, Run, Table
 from experiments.paper.tables import NOT_IN_PAPER
@@ -23,8 +24,9 @@ LEGEND = (
     "vanilla: mean difference on the same tasks ± 1.96 standard errors (each "
     "task averaged over the seeds that both rows have); in parentheses the standard "
     "deviation of the seeds' differences. Differences are between runs with equally "
-    "many training steps. The rows of a learner show the number of steps that most of "
-    "them have."
+    'many training steps. "Part of the release": the dataset was prepared from some '
+    "of its classes or images. The rows of a learner show the number of steps that "
+    "most of them have."
 )
 DEFAULT_STEPS = -1  # key for the steps of the config, which differ between rows
 
@@ -50,6 +52,13 @@ class Notation:
     def interval(self, mean: float, ci95: float, sign: str = "") -> str:
         """Format a mean with its interval, as `60.28 ± 1.00`."""
         return f"{self.number(mean, sign)} ± {self.number(ci95)}"
+
+
+def part_note(part: dict[str, Any]) -> str:
+    """Describe the part of the release that a result is from: its field `part`."""
+    left_out = [f"{len(names)} {split}" for split, names in part["left_out"].items()]
+    without = f", without {' and '.join(left_out)} classes" if left_out else ""
+    return f"part of the release ({part['prepared']}){without}"
 
 
 NOTATIONS = {"accuracy": Notation(100, 2), "mse": Notation(1, 3)}
@@ -229,4 +238,6 @@ class Renderer:
             notes.append(f"{result['train_steps']:,} of {steps:,} steps")
         if result["source"] == BUILTIN:
             notes.append("built-in images")
+        if part := result.get("part"):
+            notes.append(part_note(part))
         return ", ".join(notes)

@@ -12,6 +12,7 @@ from experiments.tables.formats import pluralize
 from experiments.tables.jobs import Job, Paths, load_config
 from experiments.tables.results import Results
 from mlti_jax._internal.progress import format_seconds
+from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._registry import dataset_builder
 from mlti_jax.training import _metrics as metrics
 
@@ -66,18 +67,33 @@ def job_status(job: Job, results: Results, paths: Paths) -> Status:
 def unprepared_datasets(run: Run, data_dir: pathlib.Path | None) -> list[str]:
     """Return the datasets of a run that are not prepared.
 
-    A dataset with a `source` falls back to the one that comes with the installation.
+    A dataset with a `source` falls back to the one that comes with the installation. A
+    dataset that was prepared from a part of its release may lack training classes of
+    the run.
     """
     section = load_config(run).dataset
     if "source" in section:
         return []
     names = [section.name, section.get("test_on")]
-    return [name for name in names if name and not _is_prepared(name, data_dir)]
+    unprepared = [name for name in names if name and not _is_prepared(name, data_dir)]
+    number = section.get("train_classes")
+    if (
+        section.get("missing_classes") == prepared.REFUSE
+        and section.name not in unprepared
+        and not _has_train_classes(section.name, data_dir, number)
+    ):
+        unprepared.insert(0, f"{section.name} with {number} training classes")
+    return unprepared
 
 
 @functools.cache
 def _is_prepared(name: str, data_dir: pathlib.Path | None) -> bool:
     return dataset_builder(name, data_dir).is_prepared()
+
+
+@functools.cache
+def _has_train_classes(name: str, data_dir: pathlib.Path | None, number: int) -> bool:
+    return prepared.has_train_classes(dataset_builder(name, data_dir), number)
 
 
 def saved_step(workdir: pathlib.Path) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlti_jax._internal.checks import check_range
+from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax._internal.extras import require
 from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._pools import ClassPool
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 RECORDS_PER_READ = 1024
 DIGESTS = "digests.json"  # written next to the records
+# What to do about classes that a part of a release lacks.
+REFUSE, SKIP = "refuse", "skip"
 
 
 def builder(
@@ -132,6 +134,65 @@ def total(count: int | dict[str, Any]) -> int:
     return count if isinstance(count, int) else sum(map(total, count.values()))
 
 
+def split_classes(prepared: DatasetBuilder, split: str) -> list[str]:
+    """Return all classes of a split in order, with those that have no examples.
+
+    Empty if the release has no such split.
+    """
+    metadata = prepared.info.metadata
+    # Datasets that were prepared by an earlier version lack no class.
+    known = {*metadata["counts"].get(split, ())}
+    known.update(metadata.get("missing", {}).get(split, ()))
+    (group,) = prepared.GROUPED_BY
+    return [name for name in prepared.info.features[group].names if name in known]
+
+
+def has_train_classes(prepared: DatasetBuilder, number: int) -> bool:
+    """Return whether none of the first `number` training classes is missing."""
+    missing = prepared.info.metadata.get("missing", {}).get("train", ())
+    return not missing or number <= split_classes(prepared, "train").index(missing[0])
+
+
+def part_of_release(prepared: DatasetBuilder) -> str:
+    """Return which part of its release a dataset was prepared from; empty if complete.
+
+    For example `48 of 100 classes, 28,800 of 60,000 images`.
+    """
+    metadata = prepared.info.metadata
+    found = prepared.info.splits.total_num_examples
+    missing = sum(map(len, metadata.get("missing", {}).values()))
+    incomplete = metadata.get("incomplete", {})
+    parts = []
+    if missing:
+        classes = sum(len(split_classes(prepared, s)) for s in prepared.CLASSES)
+        parts.append(f"{classes - missing} of {classes} classes")
+    if prepared.EXACT and found < prepared.EXAMPLES:
+        parts.append(f"{found:,} of {prepared.EXAMPLES:,} images")
+    elif incomplete:
+        lacking = sum(expected - kept for kept, expected in incomplete.values())
+        parts.append(f"{found:,} of {found + lacking:,} images")
+    return ", ".join(parts)
+
+
+def findings(prepared: DatasetBuilder) -> list[str]:
+    """Return sentences on what was missing or left out when a dataset was prepared."""
+    metadata = prepared.info.metadata
+    lines = []
+    if part := part_of_release(prepared):
+        lines.append(f"a part of the release: {part}")
+    for split, names in metadata.get("missing", {}).items():
+        number = len(split_classes(prepared, split))
+        lines.append(
+            f"missing: {len(names)} of {number} {split} classes: {', '.join(names)}"
+        )
+    for name, (kept, expected) in metadata.get("incomplete", {}).items():
+        lines.append(f"incomplete: class {name}, {kept:,} of {expected:,} images")
+    lines += [f"note: {text}" for text in metadata.get("notes", ())]
+    for reason, count in metadata["skipped"].items():
+        lines.append(f"skipped: {count:,} ({reason})")
+    return lines
+
+
 def first_rows(prepared: DatasetBuilder, split: str, groups: int | None) -> range:
     """Return the rows of the first `groups` classes (or domains); None for all."""
     return range(sum(list(map(total, counts(prepared, split).values()))[:groups]))
@@ -198,6 +259,8 @@ def class_splits(
     train_classes: int,
     field: str,
     note: str,
+    missing_classes: str = REFUSE,
+    min_images: int = 1,
 ) -> Splits:
     """Load a dataset of classes with splits `train`, `test`, optionally `validation`.
 
@@ -207,25 +270,127 @@ def class_splits(
       train_classes: number of training classes, the first ones in the paper's order.
       field: the feature that is the network's input.
       note: start of the sentence that describes the data.
+      missing_classes: if the dataset was prepared from a part of its release that
+        lacks some of the classes: `refuse` to load it, or `skip` these classes.
+      min_images: classes with fewer samples are left out.
+
+    Raises:
+      InputError: if an argument is invalid, the dataset is not prepared, or classes
+        are missing.
     """
+    if missing_classes not in (REFUSE, SKIP):
+        raise unknown_name("missing_classes", missing_classes, (REFUSE, SKIP))
     prepared = open_prepared(name, data_dir)
-    check_range("train_classes", train_classes, len(counts(prepared, "train")))
+    wanted = {
+        split: classes
+        for split in ("train", "validation", "test")
+        if (classes := split_classes(prepared, split))
+    }
+    check_range("train_classes", train_classes, len(wanted["train"]))
+    wanted["train"] = wanted["train"][:train_classes]
+    check_range("min_images", min_images, 10**9)
+
+    def smaller_than(number: int) -> dict[str, list[str]]:
+        sizes = {split: _sizes(prepared, split) for split in wanted}
+        smaller = {
+            split: [name for name in names if sizes[split].get(name, 0) < number]
+            for split, names in wanted.items()
+        }
+        return {split: names for split, names in smaller.items() if names}
+
+    missing, too_small = smaller_than(1), smaller_than(min_images)
+    used = {
+        split: [name for name in names if name not in too_small.get(split, ())]
+        for split, names in wanted.items()
+    }
+    if missing and missing_classes == REFUSE:
+        raise _classes_missing(prepared, data_dir, wanted, missing)
+    for split in ("train", "test"):
+        if not used.get(split):
+            raise InputError(
+                f"{name} in {resolve_data_dir(data_dir)} has no {split} class with"
+                f" {min_images} or more images"
+                f" ({part_of_release(prepared) or 'the whole release'})"
+            )
     names = np.array(prepared.info.features["label"].names)
 
-    def pool(split: str, groups: int | None = None) -> ClassPool:
-        rows = first_rows(prepared, split, groups)
+    def pool(split: str) -> ClassPool:
+        rows = _rows_of(prepared, split, used[split])
         columns = read(prepared, split, (field, "label"), rows)
-        classes = list(counts(prepared, split))[:groups]
         return ClassPool.from_arrays(
-            columns[field], names[columns["label"]], classes=classes
+            columns[field], names[columns["label"]], classes=used[split]
         )
 
-    has_validation = "validation" in prepared.info.splits
+    part = part_of_release(prepared)
+    sentences = [f"{note}, {len(used['train'])} training classes"]
+    if part:
+        sentences.append(f"Prepared from a part of the release: {part}")
+    for split, lacking in too_small.items():
+        absent = missing.get(split, [])
+        for reason, left_out in (
+            ("missing", absent),
+            (f"smaller than {min_images} images", sorted({*lacking} - {*absent})),
+        ):
+            if left_out:
+                sentences.append(
+                    f"{len(left_out)} of {len(wanted[split])} {split} classes are"
+                    f" {reason} and left out: {', '.join(left_out)}"
+                )
     return Splits(
         name=name,
         setting="non_label_sharing",
-        train=pool("train", train_classes),
-        validation=pool("validation") if has_validation else None,
+        train=pool("train"),
+        validation=pool("validation") if used.get("validation") else None,
         test=pool("test"),
-        note=f"{note}, {train_classes} training classes",
+        note=". ".join(sentences),
+        part={"prepared": part, "left_out": too_small} if part else None,
+    )
+
+
+def _sizes(prepared: DatasetBuilder, split: str) -> dict[str, int]:
+    """Return the number of samples of each class that has any, in order."""
+    found = prepared.info.metadata["counts"].get(split, {})
+    return {name: total(count) for name, count in found.items()}
+
+
+def _rows_of(prepared: DatasetBuilder, split: str, classes: list[str]) -> np.ndarray:
+    """Return the rows of some classes of a split, in order."""
+    sizes = _sizes(prepared, split)
+    ends = dict(zip(sizes, np.cumsum(list(sizes.values())), strict=True))
+    ranges = [np.arange(ends[name] - sizes[name], ends[name]) for name in classes]
+    return np.concatenate(ranges)
+
+
+def _classes_missing(
+    prepared: DatasetBuilder,
+    data_dir: str | os.PathLike[str] | None,
+    wanted: dict[str, list[str]],
+    missing: dict[str, list[str]],
+) -> InputError:
+    """Return the error for a run that needs classes that are not prepared."""
+    name, train = prepared.name, wanted["train"]
+    lists = "; ".join(
+        f"{len(names)} of {len(wanted[split])} {split} classes: {', '.join(names)}"
+        for split, names in missing.items()
+    )
+    advice = []
+    if list(missing) == ["train"] and (first := train.index(missing["train"][0])) > 1:
+        advice.append(
+            f"set train_classes to at most {first}"
+            f" (--config.dataset.train_classes={first}), which needs none of them"
+        )
+    if all(len(names) < len(wanted[split]) for split, names in missing.items()):
+        advice.append(
+            "use the other classes, which the results then report"
+            f" (--config.dataset.missing_classes={SKIP})"
+        )
+    folder = resolve_data_dir(data_dir)
+    advice.append(
+        "prepare the whole release: python -m mlti_jax.data.prepare"
+        f" --dataset={name} --raw=DIR --data_dir={folder} --overwrite"
+    )
+    return InputError(
+        f"{name} in {folder} was prepared from a part of the release"
+        f" ({part_of_release(prepared)}), which lacks {lists}. This run needs them."
+        f" To fix it, {'; or '.join(advice)}"
     )

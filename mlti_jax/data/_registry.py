@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,9 @@ DATASETS = {
 }
 
 
+_SHARED = ("min_images",)  # options that also apply to the dataset `test_on`
+
+
 def load(
     name: str,
     *,
@@ -66,7 +70,9 @@ def load(
     """
     if test_on is not None:
         splits = load(name, data_dir=data_dir, **options)
-        return _with_test_of(splits, load(test_on, data_dir=data_dir))
+        accepted = inspect.signature(dataset_module(test_on).load).parameters
+        shared = {k: options[k] for k in _SHARED if k in options and k in accepted}
+        return _with_test_of(splits, load(test_on, data_dir=data_dir, **shared))
     loader = dataset_module(name).load
     check_options(f"dataset {name}", loader, options)
     return loader(data_dir=data_dir, **options)
@@ -124,5 +130,20 @@ def _with_test_of(splits: Splits, other: Splits) -> Splits:
         splits,
         name=f"{splits.name}->{other.name}",
         test=other.test,
+        part=_joined_parts(splits, other),
         note=f"{splits.note}; tested on the test classes of {other.note}",
     )
+
+
+def _joined_parts(splits: Splits, other: Splits) -> dict[str, Any] | None:
+    """Return `part` of a dataset that has the test classes of `other`."""
+    prepared = [f"{s.name} {s.part['prepared']}" for s in (splits, other) if s.part]
+    if not prepared:
+        return None
+    left_out = {
+        split: names
+        for s, used in ((splits, ("train", "validation")), (other, ("test",)))
+        for split, names in (s.part["left_out"] if s.part else {}).items()
+        if split in used
+    }
+    return {"prepared": "; ".join(prepared), "left_out": left_out}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,9 @@ class Splits:
       images_per_class: images per class and domain, for datasets with this option.
       inputs: how the user's raw data became samples; applies the same to new data.
       details: sentences on what was found in the user's data and how it was changed.
+      part: None if the data is complete. Otherwise `prepared`, the part of the release
+        that was prepared, and `left_out`, the classes that the splits lack because
+        they are missing or too small.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Splits:
     images_per_class: int | None = None
     inputs: Inputs | None = None
     details: tuple[str, ...] = ()
+    part: dict[str, Any] | None = None
 
     @property
     def summary(self) -> str:

@@ -21,7 +21,7 @@ from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._registry import DATASETS, dataset_builder, load
 from mlti_jax.data._sheet import save_sheet
-from mlti_jax.data._splits import pool_lines
+from mlti_jax.data._splits import Splits, pool_lines
 from mlti_jax.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,15 +59,22 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
         ]
         for split in info.splits:
             lines.append(f"records of {split}: {_record_counts(builder, split)}")
-        for reason, count in info.metadata["skipped"].items():
-            lines.append(f"skipped: {count:,} ({reason})")
+        lines += prepared.findings(builder)
         if info.dataset_size > _LARGE:
             lines.append("too large to load for this description")
             return "\n".join(lines)
-    splits = load(name, data_dir=data_dir)
+    splits = _load(name, data_dir)
     lines.append(f"As loaded by default: {splits.note}")
     lines += pool_lines(splits, missing="none in the paper")
     return "\n".join(lines)
+
+
+def _load(name: str, data_dir: str | os.PathLike[str] | None) -> Splits:
+    """Load a dataset by default, without the classes that are missing."""
+    builder = dataset_builder(name, data_dir)
+    if builder.is_prepared() and builder.info.metadata.get("missing"):
+        return load(name, data_dir=data_dir, missing_classes=prepared.SKIP)
+    return load(name, data_dir=data_dir)
 
 
 def _record_counts(builder: DatasetBuilder, split: str) -> str:
@@ -97,7 +104,7 @@ def main() -> None:
     default = resolve_data_dir(data_dir) / name / f"{name}.png"
     path = pathlib.Path(_PICTURE.value or default)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_sheet(load(name, data_dir=data_dir), path)
+    save_sheet(_load(name, data_dir), path)
     print(f"plot: {path}")
 
 

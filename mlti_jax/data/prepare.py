@@ -7,6 +7,10 @@ needs. The records go to `--data_dir` (else MLTI_DATA_DIR, else ~/.cache/mlti_ja
 where `python -m experiments.run` and `tfds.builder` find them. A dataset that is
 already prepared is not changed. An interrupted preparation leaves no partial dataset:
 run the same command again.
+
+The image datasets can be prepared from a part of their classes: those whose files are
+all there. Runs that need the others are refused. `--partial` also accepts classes with
+missing or damaged files, and leaves these files out.
 """
 
 from __future__ import annotations
@@ -50,6 +54,9 @@ _PROCESSES = flags.DEFINE_integer(
 _OVERWRITE = flags.DEFINE_bool(
     "overwrite", False, "Prepare the dataset again if it is already prepared."
 )
+_PARTIAL = flags.DEFINE_bool(
+    "partial", False, "Leave out files that are missing or damaged (image datasets)."
+)
 
 
 def prepare(
@@ -59,8 +66,12 @@ def prepare(
     *,
     processes: int = 1,
     overwrite: bool = False,
+    partial: bool = False,
 ) -> DatasetBuilder:
     """Prepare a dataset; new records replace old ones only when they are complete.
+
+    A dataset of images may lack whole classes: those whose files are all there are
+    prepared, and the metadata lists the others.
 
     Args:
       name: name of the dataset.
@@ -68,6 +79,8 @@ def prepare(
       data_dir: directory for the records; None for the default.
       processes: number of processes that read the files.
       overwrite: whether to prepare a dataset again that is already prepared.
+      partial: whether to prepare classes of images with missing or damaged files from
+        their other files, instead of raising an error.
 
     Returns:
       The builder, ready to read from.
@@ -87,6 +100,11 @@ def prepare(
         return builder
     # From here on nothing is read from old records, which may be damaged.
     of_dataset = dataset_class(name)
+    if partial and not of_dataset.CLASSES:
+        raise InputError(
+            f"--partial applies to datasets of images; {name} needs all of its files."
+            f" {of_dataset.INSTRUCTIONS}"
+        )
     folder = pathlib.Path(folder).expanduser()
     if not folder.is_dir() or not any(folder.iterdir()):
         raise InputError(
@@ -102,6 +120,7 @@ def prepare(
         shutil.rmtree(staging, ignore_errors=True)
         try:
             builder = dataset_builder(name, staging)
+            builder.partial = partial
             with disk_errors(place):
                 _write(builder, folder, processes)
             _swap(pathlib.Path(builder.data_path), target)
@@ -121,6 +140,10 @@ def _write(builder: DatasetBuilder, folder: pathlib.Path, processes: int) -> Non
         )
     prepared.write_digests(pathlib.Path(builder.data_path))
     say(f"prepared {builder.name} in {format_seconds(time.monotonic() - start)}")
+    if builder.CLASSES:
+        for line in prepared.findings(builder):
+            say(line)
+        return
     number = builder.info.splits.total_num_examples
     if number < 0.99 * builder.EXAMPLES:
         say(
@@ -164,6 +187,7 @@ def main() -> None:
         data_dir,
         processes=default_processes() if processes is None else processes,
         overwrite=_OVERWRITE.value,
+        partial=_PARTIAL.value,
     )
     print(describe(name, data_dir))
 

@@ -155,6 +155,8 @@ class Experiment:
         if inputs is not None and inputs.targets.scale:
             # Targets in other units can have the same standardized values.
             facts["targets"] = inputs.targets._asdict()
+        if self.splits.part is not None:
+            facts["part"] = self.splits.part
         return {
             **facts,
             "source": self.splits.source,
@@ -167,6 +169,7 @@ class Experiment:
         config = self.config
         pool = self.splits.train
         groups = pool.classes if isinstance(pool, ClassPool) else pool.domains
+        part = self.splits.part
         return {
             "dataset": self.splits.name,
             "split": "test",
@@ -181,6 +184,7 @@ class Experiment:
             "metric": self.learner.objective.metric_name,
             "norm_policy": self.learner.norm,
             "source": self.splits.source,
+            **({} if part is None else {"part": part}),
         }
 
 

@@ -21,6 +21,8 @@ from mlti_jax.training._config import base_config, drop_without_effect, flat_fie
 from mlti_jax.training._experiment import Experiment
 
 CONFIG, RESULT = "config.json", "results.json"
+# Fields of datasets that earlier versions did not have.
+_DATA_FIELDS = ("dataset.missing_classes", "dataset.min_images")
 # Fields of a result that programs read, with their types.
 _RESULT_FIELDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("dataset", "learner", "strategy", "metric", "checkpoint"), str),
@@ -64,6 +66,9 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
         flat_fields(defaults["train"], "train.") | flat_fields(read_config(workdir))
     )
     given = drop_without_effect(flat_fields(json.loads(json.dumps(config))))
+    for name in _DATA_FIELDS:  # The checksums say which data it was.
+        if name in given:
+            saved.setdefault(name, given[name])
     differences = [
         f"{name}: {saved.get(name, 'absent')!r} -> {given.get(name, 'absent')!r}"
         for name in sorted({*saved, *given})

@@ -10,6 +10,7 @@ from experiments import run
 from experiments.config import CONFIG_DIR
 from mlti_jax import data
 from mlti_jax.data import _prepared as prepared
+from mlti_jax.errors import InputError
 from tests.support.raw_files import prepare
 
 pytestmark = pytest.mark.slow
@@ -21,6 +22,8 @@ FOLDERS = {
     "metabolism": "metabolism",
     "isic": "isic2018",
     "huffpost": "huffpost",
+    "mini_imagenet": "miniimagenet",
+    "dermnet": "dermnet",
 }
 
 
@@ -112,6 +115,46 @@ def test_isic(prepare_real, raw_dir):
     }
 
 
+def test_mini_imagenet(prepare_real, raw_dir):
+    data_dir = prepare_real("mini_imagenet", raw_dir)
+    kept, skipped = counts("mini_imagenet", data_dir)
+    assert len(kept) == 12 + 16 + 20
+    assert set(kept.values()) == {600}
+    assert not skipped
+    splits = data.load("mini_imagenet", data_dir=data_dir)
+    assert [len(p.classes) for p in (splits.train, splits.validation, splits.test)] == [
+        12,
+        16,
+        20,
+    ]
+    with pytest.raises(InputError, match="lacks 52 of 64 train classes: n03476684, n"):
+        data.load("mini_imagenet", data_dir=data_dir, train_classes=64)
+
+
+def test_dermnet(prepare_real, raw_dir):
+    data_dir = prepare_real("dermnet", raw_dir)
+    kept, skipped = counts("dermnet", data_dir)
+    assert len(kept) == 198
+    # 141 images occur in two or more classes.
+    assert skipped == {"the same image occurs in other classes": 284}
+    assert sum(kept.values()) == 12_886 - 284
+    metadata = prepared.open_prepared("dermnet", data_dir).info.metadata
+    assert metadata["missing"] == {
+        "train": [
+            "Atopic Dermatitis Adult Phase",
+            "Atopic Dermatitis Childhood Phase",
+            "Atopic Dermatitis Infant phase",
+        ],
+        "test": ["Ichthyosis Other Forms", "Ichthyosis Dominant"],
+    }
+    assert metadata["notes"][0].startswith("141 images occur in two or more classes")
+    assert "43 of them in a training and a test class (1 for" in metadata["notes"][0]
+    splits = data.load("dermnet", data_dir=data_dir, min_images=20)
+    assert (len(splits.train.classes), len(splits.test.classes)) == (29, 46)
+    with pytest.raises(InputError, match="lacks 1 of 30 train .*; 2 of 53 test clas"):
+        data.load("dermnet", data_dir=data_dir, missing_classes="refuse")
+
+
 def test_huffpost(prepare_real, raw_dir):
     kept, _ = counts("huffpost", prepare_real("huffpost", raw_dir))
     assert len(kept) == 41
@@ -142,6 +185,8 @@ def test_prepared_rainbow_mnist_equals_the_idx_files(prepare_real, raw_dir):
         ("nci", "learner=protonet,strategy=mlti,split=disjoint"),
         ("metabolism", "learner=protonet,strategy=mlti"),
         ("isic", "learner=protonet,strategy=mlti,shots=5"),
+        ("mini_imagenet", "learner=protonet,strategy=mlti"),
+        ("dermnet", "learner=protonet,strategy=mlti,shots=5"),
         ("huffpost", "learner=protonet,strategy=mlti,shots=5"),
     ],
 )

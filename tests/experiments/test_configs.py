@@ -146,6 +146,8 @@ def shrink(config):
     with config.unlocked():
         config.train.update({"steps": 2, "meta_batch_size": 2})
         config.task.queries = 1
+        if "min_images" in config.dataset:
+            config.dataset.min_images = 1
         config.eval.update(
             {"num_tasks": 2, "validation_tasks": 2, "every": 2, "tasks_per_pass": 2}
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -96,7 +96,10 @@ def decode_image(content: bytes, place: str, size: int) -> np.ndarray:
 
 
 def read_images(
-    paths: Mapping[str, Sequence[pathlib.Path]], size: int, processes: int
+    paths: Mapping[str, Sequence[pathlib.Path]],
+    size: int,
+    processes: int,
+    on_damage: Callable[[InputError], None],
 ) -> Iterator[dict[str, Any]]:
     """Read and resize images, class by class.
 
@@ -104,6 +107,8 @@ def read_images(
       paths: the files of each class; examples come in this order.
       size: height and width to resize to.
       processes: number of processes that decode.
+      on_damage: called with the error of each file that can't be read; raises it, or
+        returns to leave the file out.
 
     Yields:
       Examples with `image`, uint8 `[size, size, 3]`, and `label`, the class name.
@@ -111,28 +116,44 @@ def read_images(
     labelled = [(label, path) for label, of_class in paths.items() for path in of_class]
     read = functools.partial(_read, size=size)
     for label, image in ordered_map(read, labelled, processes):
-        yield {"image": image, "label": label}
+        if isinstance(image, InputError):
+            on_damage(image)
+        else:
+            yield {"image": image, "label": label}
 
 
-def _read(labelled: tuple[str, pathlib.Path], size: int) -> tuple[str, np.ndarray]:
+def _read(
+    labelled: tuple[str, pathlib.Path], size: int
+) -> tuple[str, np.ndarray | InputError]:
     label, path = labelled
-    return label, decode_image(files.read_bytes(path), str(path), size)
+    try:
+        return label, decode_image(files.read_bytes(path), str(path), size)
+    except InputError as error:
+        return label, error
 
 
 def check_classes(
-    place: str, found: Iterable[str], classes: Sequence[str], *, release: str
+    place: str,
+    found: Iterable[str],
+    classes: Sequence[str],
+    *,
+    release: str,
+    allow_part: bool = False,
 ) -> None:
-    """Raise `InputError` if a file does not have exactly the classes of its split.
+    """Raise `InputError` if a file does not have the classes of its split.
 
     Args:
       place: name of the file.
       found: its classes, in any order.
       classes: classes of the split.
       release: the release to use instead, for the error message.
+      allow_part: whether some of the classes may be missing.
     """
     found = set(found)
     unknown = sorted(str(name) for name in found.difference(classes))
     missing = [name for name in classes if name not in found]
+    if allow_part and found:
+        missing = []
     if not unknown and not missing:
         return
     faults = []

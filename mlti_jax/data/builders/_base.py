@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow_datasets as tfds
 
 from mlti_jax._internal.progress import Progress
+from mlti_jax.errors import InputError
+
+PARTIAL_ADVICE = (
+    "To prepare the class from the files that are there and intact, add --partial"
+)
+LEFT_OUT = "missing or damaged, left out by --partial"
 
 Example = dict[str, Any]
 T = TypeVar("T")
@@ -40,7 +47,11 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
       INSTRUCTIONS: what to download from where, and the layout of the folder.
       EXAMPLES: approximate number of examples of the full release, for the progress
         bar.
+      CLASSES: the classes of each split, in the paper's order, if the dataset can be
+        prepared from a part of its release; else empty.
+      EXACT: whether every complete release has exactly `EXAMPLES` examples.
       processes: number of processes that read the raw files.
+      partial: whether to leave out files that are missing or damaged.
       show_progress: whether to show a progress bar.
     """
 
@@ -49,8 +60,12 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
     GROUPED_BY: tuple[str, ...] = ("label",)
     INSTRUCTIONS = ""
     EXAMPLES = 0
+    EXACT = False
+    CLASSES: Mapping[str, Sequence[str]] = types.MappingProxyType({})
     processes: int = 1
+    partial: bool = False
     show_progress: bool = False
+    _expected: Mapping[str, int] = types.MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         cls.MANUAL_DOWNLOAD_INSTRUCTIONS = cls.INSTRUCTIONS
@@ -78,7 +93,11 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
             citation=citation,
             license=license,
             disable_shuffling=True,
-            metadata=tfds.core.MetadataDict(counts={}, skipped={}),
+            # missing: classes of each split without examples. incomplete: examples
+            # found and expected, of classes that lack some. notes: sentences.
+            metadata=tfds.core.MetadataDict(
+                counts={}, skipped={}, missing={}, incomplete={}, notes=[]
+            ),
         )
 
     def watch(
@@ -103,16 +122,38 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
         finally:
             bar.close()
 
-    def skip(self, reason: str) -> None:
-        """Count a skipped sample in the metadata."""
+    def skip(self, reason: str, number: int = 1) -> None:
+        """Count skipped samples in the metadata."""
         skipped = self.info.metadata["skipped"]
-        skipped[reason] = skipped.get(reason, 0) + 1
+        if number:
+            skipped[reason] = skipped.get(reason, 0) + number
+
+    def note(self, text: str) -> None:
+        """Add a sentence on what was found to the metadata."""
+        self.info.metadata["notes"].append(text)
+
+    def expect(self, numbers: Mapping[str, int]) -> None:
+        """Set the number of examples that each class of the release should have."""
+        self._expected = {**self._expected, **numbers}
+
+    def leave_out(self, error: InputError) -> None:
+        """Count a file that can't be read; raise its error unless `partial` is set."""
+        if not self.partial:
+            message = str(error).rstrip(".")
+            raise InputError(f"{message}. {PARTIAL_ADVICE}") from error
+        self.skip(LEFT_OUT)
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, list[Callable]]:
         raw = pathlib.Path(dl_manager.manual_dir)
+        self._expected = {}
+        splits = self.read_raw(raw)
+        missing = {s: list(names) for s, names in self.CLASSES.items()}
+        # Those of the other splits are known after reading them.
+        absent = {s: names for s, names in missing.items() if s not in splits}
+        self.info.metadata["missing"].update(absent)
         return {
             split: [functools.partial(self._numbered, split, examples)]
-            for split, examples in self.read_raw(raw).items()
+            for split, examples in splits.items()
         }
 
     def _numbered(
@@ -142,7 +183,14 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
             yield number, written
             # TFDS keeps a reference to each example until all are written.
             written.clear()
-        self.info.metadata["counts"][split] = counts
+        metadata = self.info.metadata
+        metadata["counts"][split] = counts
+        missing = [name for name in self.CLASSES.get(split, ()) if name not in counts]
+        if missing:
+            metadata["missing"][split] = missing
+        for name, count in counts.items():
+            if count != self._expected.get(name, count):
+                metadata["incomplete"][name] = [count, self._expected[name]]
 
 
 def bytes_tensor(shape: tuple[int | None, ...], dtype: Any) -> tfds.features.Tensor:

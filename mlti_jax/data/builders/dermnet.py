@@ -4,6 +4,10 @@ DermNet's classes have a long tail. Of the 203 with at least 30 images, the larg
 are for meta-training (DermNet-S) and the smallest 53 for meta-testing. The 120 between
 them are added one by one, up to the full size of 150. DermNet has no validation
 classes.
+
+The atlas changes, so a copy may lack some of the classes. It also shows some images in
+several classes. These are left out, since their class is ambiguous, and since a test
+image must not occur in a training class.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import os
 import pathlib
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow_datasets as tfds
 
@@ -38,13 +42,16 @@ _SIZE = 84
 _SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp"}
 )
-_CLASSES = TRAIN + ADDITIONAL + TEST
+_SPLITS = {"train": TRAIN + ADDITIONAL, "test": TEST}
+_CLASSES = _SPLITS["train"] + _SPLITS["test"]
+_SMALLEST = 30  # images per class of the paper
 
 
 class Dermnet(base.DatasetBuilder):
     """TFDS builder of DermNet; records are grouped by class."""
 
     EXAMPLES = 20_000
+    CLASSES = _SPLITS
     INSTRUCTIONS = (
         "Put the images of the Dermnet Skin Disease Atlas (dermnet.com) into a folder"
         " DIR, in subfolders of any depth. The class of an image is the name of its"
@@ -70,43 +77,76 @@ class Dermnet(base.DatasetBuilder):
         """Read a tree of folders; see the base class."""
         paths = self._paths(raw)
         return {
-            split: read_images(
-                {label: paths[label] for label in classes}, _SIZE, self.processes
-            )
-            for split, classes in (("train", TRAIN + ADDITIONAL), ("test", TEST))
+            split: read_images(of_split, _SIZE, self.processes, self.leave_out)
+            for split, classes in _SPLITS.items()
+            if (of_split := {name: paths[name] for name in classes if name in paths})
         }
 
     def _paths(self, folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
         """Return the files of each class without duplicates, sorted by path."""
         known = _known_names()
-        paths = collections.defaultdict(list)
+        labels = {}
         for path in _image_paths(folder):
             label = _class_of(path, known)
             if label is None:
                 self.skip("not of a class of the paper")
             else:
-                paths[label].append(path)
-        missing = [name for name in _CLASSES if name not in paths]
-        if missing:
+                labels[path] = label
+        if not labels:
             raise InputError(
-                f"{folder} has no images of {len(missing)} of the paper's"
-                f" {len(_CLASSES)} classes: {first_few(missing)}. {self.INSTRUCTIONS}"
+                f"{folder} has no images of {len(_CLASSES)} of the paper's"
+                f" {len(_CLASSES)} classes: {first_few(_CLASSES)}. {self.INSTRUCTIONS}"
                 " If your folders have other names, rename them to these."
             )
-        return {label: list(self._unique(paths[label])) for label in paths}
+        paths = collections.defaultdict(list)
+        for path in self._unique(labels):
+            paths[labels[path]].append(path)
+        small = [name for name in _CLASSES if 0 < len(paths[name]) < _SMALLEST]
+        if small:
+            self.note(
+                f"{len(small)} classes have fewer images than the {_SMALLEST} of the"
+                f" paper's smallest class, the smallest of them"
+                f" {min(len(paths[name]) for name in small)}"
+            )
+        return {label: found for label, found in paths.items() if found}
 
-    def _unique(self, paths: Sequence[pathlib.Path]) -> Iterator[pathlib.Path]:
-        sizes = [files.check_file(path) for path in paths]
-        files_of_size = collections.Counter(sizes)
-        seen = set()
-        for path, size in zip(paths, sizes, strict=True):
-            if files_of_size[size] > 1:  # Only files of equal size can be duplicates.
-                digest = hashlib.sha256(files.read_bytes(path)).digest()
-                if digest in seen:
-                    self.skip("duplicate of another image of its class")
-                    continue
-                seen.add(digest)
-            yield path
+    def _unique(self, labels: Mapping[pathlib.Path, str]) -> list[pathlib.Path]:
+        """Return the files whose image occurs in no other class, once per image."""
+        copies = _copies(list(labels))
+        kept = []
+        shared: list[set[str]] = []
+        for paths in copies:
+            classes = {labels[path] for path in paths}
+            if len(classes) > 1:
+                self.skip("the same image occurs in other classes", len(paths))
+                shared.append(classes)
+            else:
+                self.skip("duplicate of another image of its class", len(paths) - 1)
+                kept.append(paths[0])
+        if shared:
+            train, test = (set(names) for names in _SPLITS.values())
+            both = sum(bool(c & train and c & test) for c in shared)
+            small = sum(bool(c & set(TRAIN) and c & test) for c in shared)
+            self.note(
+                f"{len(shared)} images occur in two or more classes and are left out;"
+                f" {both} of them in a training and a test class ({small} for the"
+                f" {len(TRAIN)} training classes of DermNet-S)"
+            )
+        return sorted(kept)
+
+
+def _copies(paths: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
+    """Group files of the same content."""
+    sizes = [files.check_file(path) for path in paths]
+    files_of_size = collections.Counter(sizes)
+    groups = collections.defaultdict(list)
+    for path, size in zip(paths, sizes, strict=True):
+        # Only files of equal size can be copies; the others are not read here.
+        key: object = path
+        if files_of_size[size] > 1:
+            key = hashlib.sha256(files.read_bytes(path)).digest()
+        groups[key].append(path)
+    return list(groups.values())
 
 
 def _normalize(name: str) -> str:
@@ -151,6 +191,8 @@ def load(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     train_classes: int = len(TRAIN),
+    missing_classes: str = "skip",
+    min_images: int = 1,
 ) -> Splits:
     """Load DermNet from prepared records.
 
@@ -158,17 +200,23 @@ def load(
       data_dir: folder of prepared datasets; None for the default.
       train_classes: number of training classes, the first in the paper's order: 30 for
         DermNet-S, 150 for the full size.
+      missing_classes: `skip` the classes that the prepared copy of the atlas lacks,
+        or `refuse` to load it. Either way `note` and `part` of the result list them.
+      min_images: classes with fewer images are left out.
 
     Returns:
       Training and test classes; images uint8 `[M, 84, 84, 3]`.
 
     Raises:
-      InputError: if `train_classes` is out of range or the dataset is not prepared.
+      InputError: if an argument is invalid, the dataset is not prepared, or classes
+        are missing.
     """
     return prepared.class_splits(
         "dermnet",
         data_dir,
         train_classes=train_classes,
+        missing_classes=missing_classes,
+        min_images=min_images,
         field="image",
         note="DermNet, 84x84",
     )

@@ -29,6 +29,7 @@ _SIZE = 84
 _TRAIN = ("NV", "MEL", "BKL", "BCC")
 # Dermatofibroma, actinic keratosis / Bowen's disease, vascular lesion.
 _TEST = ("DF", "AKIEC", "VASC")
+_SPLITS = {"train": _TRAIN, "test": _TEST}
 _IMAGES = "ISIC2018_Task3_Training_Input"
 _LABELS = "ISIC2018_Task3_Training_GroundTruth"
 
@@ -37,6 +38,8 @@ class Isic(base.DatasetBuilder):
     """TFDS builder of ISIC; records are grouped by class."""
 
     EXAMPLES = 10_015
+    EXACT = True
+    CLASSES = _SPLITS
     INSTRUCTIONS = (
         f"Download the training data and ground truth of task 3 from the page of the"
         f" ISIC 2018 challenge, and put {_IMAGES}.zip (or the folder {_IMAGES} with its"
@@ -66,8 +69,8 @@ class Isic(base.DatasetBuilder):
         names = _read_labels(find(f"{_LABELS}.csv", f"{_LABELS}/{_LABELS}.csv"))
         images = find(f"{_IMAGES}.zip", _IMAGES)
         return {
-            "train": self._examples(images, names, _TRAIN),
-            "test": self._examples(images, names, _TEST),
+            split: self._examples(images, names, classes)
+            for split, classes in _SPLITS.items()
         }
 
     def _examples(
@@ -77,11 +80,15 @@ class Isic(base.DatasetBuilder):
         classes: tuple[str, ...],
     ) -> Iterator[base.Example]:
         wanted = [(name, label) for label in classes for name in names[label]]
+        self.expect({label: len(names[label]) for label in classes})
         contents = _contents(images, [name for name, _ in wanted])
         decode = functools.partial(_decode, folder=images)
         decoded = ordered_map(decode, contents, self.processes)
         for (name, label), image in zip(wanted, decoded, strict=True):
-            yield {"image": image, "name": name, "label": label}
+            if isinstance(image, InputError):
+                self.leave_out(image)
+            else:
+                yield {"image": image, "name": name, "label": label}
 
 
 def _read_labels(path: pathlib.Path) -> dict[str, list[str]]:
@@ -108,21 +115,34 @@ def _read_labels(path: pathlib.Path) -> dict[str, list[str]]:
     return names
 
 
-def _contents(images: pathlib.Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and bytes of each image, from the archive or the folder."""
+def _contents(
+    images: pathlib.Path, names: list[str]
+) -> Iterator[tuple[str, bytes | InputError]]:
+    """Yield name and bytes of each image, from the archive or the folder.
+
+    An image that is missing or can't be read has an error in place of its bytes.
+    """
     if images.is_dir():
         for name in names:
             path = images / f"{name}.jpg"
             if not path.is_file():
-                raise _missing(name, images)
-            yield name, files.read_bytes(path)
+                yield name, _missing(name, images)
+                continue
+            try:
+                yield name, files.read_bytes(path)
+            except InputError as error:
+                yield name, error
         return
     with files.open_zip(images) as archive:
         members = {pathlib.PurePosixPath(m).stem: m for m in archive.namelist()}
         for name in names:
             if name not in members:
-                raise _missing(name, images)
-            yield name, files.read_member(archive, members[name])
+                yield name, _missing(name, images)
+                continue
+            try:
+                yield name, files.read_member(archive, members[name])
+            except InputError as error:
+                yield name, error
 
 
 def _missing(name: str, images: pathlib.Path) -> InputError:
@@ -132,32 +152,47 @@ def _missing(name: str, images: pathlib.Path) -> InputError:
     )
 
 
-def _decode(named: tuple[str, bytes], folder: pathlib.Path) -> np.ndarray:
+def _decode(
+    named: tuple[str, bytes | InputError], folder: pathlib.Path
+) -> np.ndarray | InputError:
     name, content = named
-    return decode_image(content, f"{name}.jpg in {folder}", _SIZE)
+    if isinstance(content, InputError):
+        return content
+    try:
+        return decode_image(content, f"{name}.jpg in {folder}", _SIZE)
+    except InputError as error:
+        return error
 
 
 def load(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     train_classes: int = len(_TRAIN),
+    missing_classes: str = "refuse",
+    min_images: int = 1,
 ) -> Splits:
     """Load ISIC from prepared records.
 
     Args:
       data_dir: folder of prepared datasets; None for the default.
       train_classes: number of training classes, the first of `NV, MEL, BKL, BCC`.
+      missing_classes: if the prepared part of the release lacks some of the classes:
+        `refuse` to load it, or `skip` them.
+      min_images: classes with fewer images are left out.
 
     Returns:
       Training and test classes; images uint8 `[M, 84, 84, 3]`.
 
     Raises:
-      InputError: if `train_classes` is out of range or the dataset is not prepared.
+      InputError: if an argument is invalid, the dataset is not prepared, or classes
+        are missing.
     """
     return prepared.class_splits(
         "isic",
         data_dir,
         train_classes=train_classes,
+        missing_classes=missing_classes,
+        min_images=min_images,
         field="image",
         note="ISIC 2018 task 3, 84x84",
     )

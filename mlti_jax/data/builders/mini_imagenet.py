@@ -77,6 +77,8 @@ class MiniImagenet(base.DatasetBuilder):
     """TFDS builder of miniImageNet; records are grouped by class."""
 
     EXAMPLES = 60_000
+    EXACT = True
+    CLASSES = _CLASSES
     INSTRUCTIONS = (
         "Put into a folder DIR either train.csv, val.csv and test.csv of Ravi and"
         " Larochelle's split (the repository 'twitter-research/meta-learning-lstm', in"
@@ -116,36 +118,71 @@ class MiniImagenet(base.DatasetBuilder):
             present = set(os.listdir(images))
         splits = {}
         for split, name in _LISTS.items():
-            listed = _read_list(find(name), _CLASSES[split], present)
-            paths = {
-                label: [images / file for file in listed[label]]
-                for label in _CLASSES[split]
-            }
-            splits[split] = read_images(paths, _SIZE, self.processes)
+            paths = self._paths(find(name), _CLASSES[split], images, present)
+            if paths:
+                splits[split] = read_images(
+                    paths, _SIZE, self.processes, self.leave_out
+                )
+        if not splits:
+            raise InputError(
+                f"{images} has none of the files that {', '.join(_LISTS.values())}"
+                f" list. {self.INSTRUCTIONS}"
+            )
         return splits
+
+    def _paths(
+        self,
+        path: pathlib.Path,
+        classes: tuple[str, ...],
+        images: pathlib.Path,
+        present: Collection[str],
+    ) -> dict[str, list[pathlib.Path]]:
+        """Return the existing files of each class that has any, in the paper's order.
+
+        Args:
+          path: the list of the split.
+          classes: classes of the split.
+          images: folder of the images.
+          present: names of the files in it.
+
+        Raises:
+          InputError: if only some files of a class exist and `partial` is not set.
+        """
+        listed = _read_list(path, classes)
+        paths = {}
+        for label in classes:
+            found = [file for file, _ in listed[label] if file in present]
+            lacking = [row for row in listed[label] if row[0] not in present]
+            if not found:
+                continue
+            if lacking and not self.partial:
+                raise InputError(
+                    f"line {lacking[0][1]} of {path} lists {lacking[0][0]}, which is"
+                    f" not in {images}. Class {label} is incomplete:"
+                    f" {len(found)} of its {len(listed[label])} images are there. Copy"
+                    f" all of them. {base.PARTIAL_ADVICE}"
+                )
+            self.skip(base.LEFT_OUT, len(lacking))
+            self.expect({label: len(listed[label])})
+            paths[label] = [images / file for file in found]
+        return paths
 
 
 def _read_list(
-    path: pathlib.Path, classes: tuple[str, ...], present: Collection[str]
-) -> dict[str, list[str]]:
-    """Read the file names of each class from a list of a split.
+    path: pathlib.Path, classes: tuple[str, ...]
+) -> dict[str, list[tuple[str, int]]]:
+    """Read the file names of each class, with line numbers, from a list of a split.
 
     Args:
       path: the list, with columns `filename` and `label`.
       classes: classes of the split.
-      present: names of the existing files.
 
     Raises:
-      InputError: if a listed file is missing or the classes are not those of the split.
+      InputError: if the classes are not those of the split.
     """
-    names: dict[str, list[str]] = {}
+    names: dict[str, list[tuple[str, int]]] = {}
     for number, row in files.read_table(path, ("filename", "label"), source=_RELEASE):
-        if row["filename"] not in present:
-            raise InputError(
-                f"line {number} of {path} lists {row['filename']}, which is not in"
-                f" {path.parent / _IMAGES}; copy all images there"
-            )
-        names.setdefault(row["label"], []).append(row["filename"])
+        names.setdefault(row["label"], []).append((row["filename"], number))
     check_classes(str(path), names, classes, release=_RELEASE)
     return names
 
@@ -153,7 +190,7 @@ def _read_list(
 def _read_cache(path: pathlib.Path, classes: tuple[str, ...]) -> Iterator[base.Example]:
     """Yield the examples of a file of the cache, class by class."""
     images, rows = _check_cache(path, load_pickle(path), classes)
-    for label in classes:
+    for label in filter(rows.__contains__, classes):
         for row in rows[label]:
             yield {"image": images[row], "label": label}
 
@@ -176,7 +213,8 @@ def _check_cache(
             f" {list(found[1])}; expected uint8 and [{_SIZE}, {_SIZE}, 3]. Use this"
             f" cache: {MiniImagenet.INSTRUCTIONS}"
         )
-    check_classes(f"'class_dict' of {path}", listed, classes, release=_RELEASE)
+    place = f"'class_dict' of {path}"
+    check_classes(place, listed, classes, release=_RELEASE, allow_part=True)
     return images, {
         label: _check_rows(f"{label} in 'class_dict' of {path}", rows, len(images))
         for label, rows in listed.items()
@@ -200,6 +238,8 @@ def load(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     train_classes: int = len(_TRAIN),
+    missing_classes: str = "refuse",
+    min_images: int = 1,
 ) -> Splits:
     """Load miniImageNet from prepared records.
 
@@ -207,17 +247,23 @@ def load(
       data_dir: folder of prepared datasets; None for the default.
       train_classes: number of training classes, the first in the paper's order: 12 for
         miniImagenet-S, 8 for its smaller variant, 64 for the full size.
+      missing_classes: if the prepared part of the release lacks some of the classes:
+        `refuse` to load it, or `skip` them.
+      min_images: classes with fewer images are left out.
 
     Returns:
       Training, validation and test classes; images uint8 `[M, 84, 84, 3]`.
 
     Raises:
-      InputError: if `train_classes` is out of range or the dataset is not prepared.
+      InputError: if an argument is invalid, the dataset is not prepared, or classes
+        are missing.
     """
     return prepared.class_splits(
         "mini_imagenet",
         data_dir,
         train_classes=train_classes,
+        missing_classes=missing_classes,
+        min_images=min_images,
         field="image",
         note="miniImageNet in Ravi and Larochelle's split, 84x84",
     )

@@ -42,6 +42,7 @@ _SIZE = 84
 _SMALL = 35  # training classes of tieredImageNet-S
 _CLASSES = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 _PREFIXES = {"train": "train", "validation": "val", "test": "test"}
+_LONG_PREFIX = "tiered-imagenet-"  # of all files, in some mirrors
 _RELEASE = "tiered-imagenet.tar of Ren et al. (2018)"
 
 
@@ -49,6 +50,8 @@ class TieredImagenet(base.DatasetBuilder):
     """TFDS builder of tieredImageNet; records are grouped by class."""
 
     EXAMPLES = 779_165
+    EXACT = True
+    CLASSES = _CLASSES
     INSTRUCTIONS = (
         "Download tiered-imagenet.tar, which the page of the repository"
         " 'renmengye/few-shot-ssl-public' links to, and unpack it into a folder DIR, so"
@@ -80,7 +83,7 @@ class TieredImagenet(base.DatasetBuilder):
             self._find(raw, "synsets.txt"), self._find(raw, "class_names.txt")
         )
         splits = {}
-        for split, prefix in _PREFIXES.items():
+        for split, prefix in self._present_prefixes(raw).items():
             labels = _read_labels(
                 self._find(raw, f"{prefix}_labels.pkl"), ids, _CLASSES[split]
             )
@@ -88,9 +91,23 @@ class TieredImagenet(base.DatasetBuilder):
             splits[split] = self._examples(images, labels, _CLASSES[split])
         return splits
 
+    def _present_prefixes(self, folder: pathlib.Path) -> dict[str, str]:
+        """Return the splits of which a file is there; all if no split has one."""
+
+        def is_present(prefix: str) -> bool:
+            names = (f"{prefix}_labels.pkl", f"{prefix}_images_png.pkl")
+            return any(
+                (folder / f"{start}{name}").exists()
+                for start in ("", _LONG_PREFIX)
+                for name in names
+            )
+
+        present = {s: prefix for s, prefix in _PREFIXES.items() if is_present(prefix)}
+        return present or _PREFIXES
+
     def _find(self, folder: pathlib.Path, name: str) -> pathlib.Path:
         return files.find(
-            folder, name, f"tiered-imagenet-{name}", instructions=self.INSTRUCTIONS
+            folder, name, f"{_LONG_PREFIX}{name}", instructions=self.INSTRUCTIONS
         )
 
     def _examples(
@@ -103,13 +120,18 @@ class TieredImagenet(base.DatasetBuilder):
                 f"{path} holds a {type(images).__name__} of {size}; expected a list of"
                 f" {len(labels)} images, one per label. Use {_RELEASE}"
             )
+        numbers = np.bincount(labels, minlength=len(classes))
+        self.expect(dict(zip(classes, map(int, numbers), strict=True)))
         rows = np.argsort(labels, kind="stable")
         # Converted one by one: all at once would double the memory.
         contents = ((int(row), _png_bytes(path, int(row), images[row])) for row in rows)
         decode = functools.partial(_decode_png, path=path)
         decoded = ordered_map(decode, contents, self.processes)
         for row, image in zip(rows, decoded, strict=True):
-            yield {"image": image, "label": classes[labels[row]]}
+            if isinstance(image, InputError):
+                self.leave_out(image)
+            else:
+                yield {"image": image, "label": classes[labels[row]]}
 
 
 def _read_ids(
@@ -161,7 +183,7 @@ def _read_labels(
         )
     labels = of_number[numbers]
     found = (classes[label] for label in np.unique(labels))
-    check_classes(str(path), found, classes, release=_RELEASE)
+    check_classes(str(path), found, classes, release=_RELEASE, allow_part=True)
     return labels
 
 
@@ -198,11 +220,20 @@ def _png_bytes(path: pathlib.Path, number: int, content: Any) -> bytes:
     return content.tobytes()
 
 
-def _decode_png(numbered: tuple[int, bytes], path: pathlib.Path) -> np.ndarray:
-    """Decode an image, uint8 `[84, 84, 3]`; the release has no other size."""
+def _decode_png(
+    numbered: tuple[int, bytes], path: pathlib.Path
+) -> np.ndarray | InputError:
+    """Decode an image, uint8 `[84, 84, 3]`; the release has no other size.
+
+    Returns:
+      The image, or the error if it is damaged.
+    """
     number, content = numbered
     place = f"{number} of {path}"
-    decoded = decode_image(content, place, _SIZE)
+    try:
+        decoded = decode_image(content, place, _SIZE)
+    except InputError as error:
+        return error
     with open_image(io.BytesIO(content), place) as image:
         width, height = image.size
     if (width, height) != (_SIZE, _SIZE):
@@ -214,7 +245,11 @@ def _decode_png(numbered: tuple[int, bytes], path: pathlib.Path) -> np.ndarray:
 
 
 def load(
-    *, data_dir: str | os.PathLike[str] | None = None, train_classes: int = _SMALL
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    train_classes: int = _SMALL,
+    missing_classes: str = "refuse",
+    min_images: int = 1,
 ) -> Splits:
     """Load tieredImageNet from prepared records.
 
@@ -222,17 +257,23 @@ def load(
       data_dir: folder of prepared datasets; None for the default.
       train_classes: number of training classes, the first of Ren et al.'s list: 35 for
         tieredImageNet-S, 351 for the full size.
+      missing_classes: if the prepared part of the release lacks some of the classes:
+        `refuse` to load it, or `skip` them.
+      min_images: classes with fewer images are left out.
 
     Returns:
       Training, validation and test classes; images uint8 `[M, 84, 84, 3]`.
 
     Raises:
-      InputError: if `train_classes` is out of range or the dataset is not prepared.
+      InputError: if an argument is invalid, the dataset is not prepared, or classes
+        are missing.
     """
     return prepared.class_splits(
         "tiered_imagenet",
         data_dir,
         train_classes=train_classes,
+        missing_classes=missing_classes,
+        min_images=min_images,
         field="image",
         note="tieredImageNet in Ren et al.'s split, 84x84",
     )

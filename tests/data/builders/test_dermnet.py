@@ -85,13 +85,7 @@ def test_dermnet_class_of_a_file(path, name):
     assert dermnet._class_of(pathlib.Path(path), dermnet._known_names()) == name
 
 
-def test_dermnet_classes_missing(dermnet_raw, tmp_path):
-    folder = linked_copy(dermnet_raw[0], tmp_path / "raw")
-    for path in folder.rglob("*"):
-        if path.is_symlink() and "scarlet" in str(path).lower():
-            path.unlink()
-    with pytest.raises(InputError, match="no images of 1 of .* 203 .*: Scarlet Fever"):
-        read("dermnet", folder, tmp_path)
+def test_folder_without_images_of_the_classes(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="Eczema Hand and 198 more. Put the images"):
         read("dermnet", tmp_path / "empty", tmp_path)
@@ -109,11 +103,18 @@ def test_dermnet_bad_files(dermnet_raw, tmp_path):
         read("dermnet", folder, tmp_path)
 
 
-def test_reading_in_processes_gives_the_same_images(dermnet_raw):
+def test_reading_in_processes_gives_the_same_images(dermnet_raw, tmp_path):
     folder, expected = dermnet_raw
     name = TRAIN[0]
     files = {name: sorted(dermnet_path(folder, name, style) for style in (0, 1))}
-    images = [e["image"] for e in read_images(files, 84, processes=2)]
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"not an image")
+    files[name].insert(1, bad)
+    errors = []
+    read_all = read_images(files, 84, processes=2, on_damage=errors.append)
+    images = [e["image"] for e in read_all]
+    assert [type(error) for error in errors] == [InputError]
+    assert f"can't decode the image {bad}" in str(errors[0])
     np.testing.assert_array_equal(images, expected[name])
 
 

@@ -137,6 +137,19 @@ def test_mini_imagenet_from_cache(mini_cache, tmp_path):
     check_task(splits.test, ways=5)
 
 
+def test_mini_imagenet_cache_without_a_class(mini_cache, tmp_path):
+    folder = linked_copy(mini_cache[0], tmp_path / "raw")
+    path = folder / "mini-imagenet-cache-train.pkl"
+    content = pickle.loads(path.read_bytes())
+    del content["class_dict"]["n03017168"]  # the first of the paper's list
+    replace(path, pickle.dumps(content))
+    prepare("mini_imagenet", folder, tmp_path)
+    with pytest.raises(InputError, match="1 of 12 train classes: n03017168. This"):
+        data.load("mini_imagenet", data_dir=tmp_path)
+    splits = data.load("mini_imagenet", data_dir=tmp_path, missing_classes="skip")
+    check_pool(splits.train, mini_imagenet._TRAIN[1:], mini_cache[1])
+
+
 def test_mini_imagenet_cache_with_the_mirrors_name(mini_cache, tmp_path):
     folder = linked_copy(mini_cache[0], tmp_path / "raw")
     val = folder / "mini-imagenet-cache-val.pkl"
@@ -171,8 +184,8 @@ def rows_of_text(content):
     content["class_dict"]["n03017168"] = "all"
 
 
-def class_missing(content):
-    del content["class_dict"]["n03017168"]
+def class_unknown(content):
+    content["class_dict"]["n99999999"] = content["class_dict"].pop("n03017168")
 
 
 def no_images(content):
@@ -188,7 +201,7 @@ def no_images(content):
         (negative_row, "n03017168 in 'class_dict' of .* lists image -1"),
         (no_row, "n03017168 in 'class_dict' of .* is not a list of integers"),
         (rows_of_text, "n03017168 in 'class_dict' of .* is not a list of integers"),
-        (class_missing, "'class_dict' of .*: n03017168 missing"),
+        (class_unknown, "'class_dict' of .*: n99999999 not expected"),
         (no_images, "does not hold 'image_data' and 'class_dict'"),
     ],
 )
@@ -231,7 +244,7 @@ def test_mini_imagenet_lists_are_the_releases(raw_dir):
         path = raw_dir / "miniimagenet" / f"{split}.csv"
         with path.open() as file:
             rows = list(csv.DictReader(file))
-        files = mini_imagenet._read_list(path, classes, {r["filename"] for r in rows})
+        files = mini_imagenet._read_list(path, classes)
         assert {len(names) for names in files.values()} == {600}
         listed = list(dict.fromkeys(row["label"] for row in rows))
         if split == "train":

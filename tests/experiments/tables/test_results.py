@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from experiments import report
 from experiments.paper import TABLES
 from experiments.tables.__main__ import listing
 from experiments.tables.formats import latex, markdown
@@ -225,6 +226,25 @@ def test_built_in_images_are_noted(tmp_path):
     record(tmp_path / "results", job, tmp_path / "work")
     text = rendered(tmp_path / "results")
     assert lines_of(text, "MAML | MLTI")[1][-1] == "1 seed, built-in images"
+
+
+def test_parts_of_releases_are_noted(tmp_path):
+    cell = find_cell("overall_ls", "RMNIST (1-shot)", "MAML", "MLTI")
+    job = Job(cell.run, 0, 30_000)
+    part = {
+        "prepared": "198 of 203 classes",
+        "left_out": {"train": ["a"], "test": ["b", "c"]},
+    }
+    write_run(tmp_path / "work", 0, 30_000, part=part, strategy="mlti")
+    assert record(tmp_path / "results", job, tmp_path / "work")["part"] == part
+    text = rendered(tmp_path / "results")
+    assert lines_of(text, "MAML | MLTI")[1][-1] == (
+        "1 seed, part of the release (198 of 203 classes),"
+        " without 1 train and 2 test classes"
+    )
+    (tmp_path / "figures").mkdir()
+    page = report.page(tmp_path / "results", tmp_path / "figures")
+    assert "part of the release (198 of 203 classes), without 1 train and 2" in page
 
 
 def test_pairing_matches_a_loop():
