@@ -88,7 +88,7 @@ DATASETS_SHOWN = flags.DEFINE_list(
 
 def make_task_numbers() -> None:
     """Plans, runs or draws the figures of accuracy against training tasks."""
-    if not launch.is_requested("seeds", "jobs", "only"):
+    if not launch.is_requested("seeds", "only"):
         folder = output_folder(OUTPUT.value)
         _draw_task_numbers(Results(launch.results_folder()), folder)
         return
@@ -212,7 +212,7 @@ def main() -> None:
         raise InputError(f"--figure is missing; choose one of: {', '.join(FIGURES)}")
     if FIGURE.value not in FIGURES:
         raise unknown_name("figure", FIGURE.value, FIGURES)
-    if FIGURE.value != "task_numbers" and launch.is_requested("seeds", "jobs", "only"):
+    if FIGURE.value != "task_numbers" and launch.is_requested("seeds", "only"):
         raise InputError(
             f"--run and --dry_run are for --figure=task_numbers; {FIGURE.value} needs "
             "no runs"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from types import FrameType
@@ -75,7 +74,9 @@ class RunCommand:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: threading.Thread | None = None
         self._signals = 0
+        self._may_kill = False
 
     def __call__(self, command: list[str], folder: str, log: str, place: Place) -> int:
         """Run the command and return its exit code.
@@ -87,6 +88,7 @@ class RunCommand:
           place: where this job runs.
         """
         place.enter()
+        self._may_kill = not place.by_slurm  # SLURM may signal several times
         signal.signal(signal.SIGTERM, self._stop_command)
         prefixes = SCHEDULER_VARIABLES
         kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
@@ -110,10 +112,14 @@ class RunCommand:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+            # In a thread, because `Popen.wait` holds a lock for which a signal handler
+            # in this thread would wait forever.
+            self._waiting = threading.Thread(target=self._process.wait)
+            self._waiting.start()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if self._signals:  # before the command started
             self._process.terminate()
-        self._wait()
+        self._waiting.join()
         code = self._process.wait()
         if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
             place.wait_for_the_end()
@@ -123,24 +129,16 @@ class RunCommand:
         """Stop the command, and return the submission that resumes it."""
         from submitit.helpers import DelayedSubmission
 
-        if self._process is not None:
+        if self._process is not None and self._waiting is not None:
             self._process.terminate()
-            self._wait()
+            self._waiting.join()
         return DelayedSubmission(RunCommand(), *arguments)
 
     def _stop_command(self, number: int, frame: FrameType | None) -> None:
-        """Let the command save and end; a second signal ends it at once."""
+        """Let the command save and end; a second signal may end it at once."""
         self._signals += 1
         if self._process is not None:
-            if self._signals == 1:
-                self._process.terminate()
-            else:
+            if self._signals > 1 and self._may_kill:
                 self._process.kill()
-
-    def _wait(self) -> None:
-        """Wait for the end of the command; a signal handler may call this, too."""
-        assert self._process is not None
-        # `Popen.wait` holds a lock, for which a signal handler would wait forever.
-        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-
-
+            else:
+                self._process.terminate()

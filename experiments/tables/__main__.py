@@ -174,7 +174,7 @@ def main() -> None:
         print(listing(Results(launch.results_folder())))
         return
     tables = chosen_tables()
-    if launch.is_requested("seeds", "jobs", "split", "albert"):
+    if launch.is_requested("seeds", "split", "albert"):
         albert = albert_folder()
         launch.launch(chosen_jobs(tables, albert), WORKDIR.value, albert)
     else:
