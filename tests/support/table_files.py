@@ -58,7 +58,7 @@ def write_start(workdir: pathlib.Path, step=0, eval_seed=0, checksums=None) -> N
 
 
 def main(behavior: str, workdir: str, seed: str, steps: str) -> int:
-    """Finishes, fails, waits for SIGINT, or does nothing."""
+    """Finishes, fails, waits for SIGTERM, or does nothing."""
     if behavior == "finish":
         write_run(workdir, int(seed), int(steps))
     if behavior == "fail":
@@ -67,13 +67,13 @@ def main(behavior: str, workdir: str, seed: str, steps: str) -> int:
         return 2
     if behavior == "wait":
         signals = []
-        signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
+        signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
         write_start(pathlib.Path(workdir))
         while not signals:
             time.sleep(0.01)
         time.sleep(0.3)  # a second signal would arrive in this time
         write_start(pathlib.Path(workdir), step=7)
-        return 130 if len(signals) == 1 else 1
+        return 143 if len(signals) == 1 else 1
     return 0
 
 
