@@ -87,9 +87,9 @@ class RunCommand:
           log: the file to which its output is appended.
           place: where this job runs.
         """
-        place.enter()
         self._may_kill = not place.by_slurm  # SLURM may signal several times
         signal.signal(signal.SIGTERM, self._stop_command)
+        place.enter()
         prefixes = SCHEDULER_VARIABLES
         kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
         number = os.environ.get("SLURM_JOB_ID")

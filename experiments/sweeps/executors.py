@@ -13,6 +13,7 @@ import getpass
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -55,11 +56,6 @@ MINUTES_IN_A_YEAR = 365 * 24 * 60
 SIGNAL_SECONDS = 120
 MOST_REQUEUES = 1000  # at the time limit
 LARGEST_ARRAY = 1000  # SLURM's default limit
-# Options that submitit knows and sbatch does not.
-OF_SUBMITIT: dict[str, Callable[[str], object]] = {
-    "setup": lambda text: [text],
-    "signal_delay_s": int,
-}
 # States of a job that will not run again, unless somebody requeues it.
 ENDED = (
     "BOOT_FAIL",
@@ -308,20 +304,12 @@ class Slurm:
     end = stop
 
 
-def make_executor(
-    workdir: pathlib.Path, default_jobs: int | None = None
-) -> Local | Slurm:
-    """Return the executor that the flags choose.
-
-    Args:
-      workdir: folder of the sweep.
-      default_jobs: number of parallel jobs in SLURM without `--jobs`.
-    """
+def make_executor(workdir: pathlib.Path) -> Local | Slurm:
+    """Return the executor that the flags choose, for a sweep in `workdir`."""
     folder = workdir / FOLDER
     if EXECUTOR.value == "local":
         return Local(folder, JOBS.value or 1)
-    parameters = slurm_parameters()
-    return Slurm(folder, JOBS.value or default_jobs, parameters)
+    return Slurm(folder, JOBS.value, slurm_parameters())
 
 
 def check_flags() -> None:
@@ -342,19 +330,22 @@ def slurm_parameters() -> dict[str, Any]:
         "cpus_per_task": CPUS.value,
         "signal_delay_s": SIGNAL_SECONDS,
         "stderr_to_stdout": True,
+        "setup": [f"export PYTHONPATH={shlex.quote(_python_path())}"],
     }
     if PARTITION.value:
         parameters["partition"] = PARTITION.value
     if GPUS.value:
         parameters["gpus_per_node"] = GPUS.value
-    further = {"mem": MEMORY.value, "requeue": True, "chdir": str(ROOT)}
+    further = {"mem": MEMORY.value, "requeue": True}
     for option in SLURM.value:
         name, equals, value = option.partition("=")
         name = name.strip().lstrip("-").replace("-", "_")
         if not name:
             raise InputError(f"--slurm has {option!r}; expected name=value")
-        if name in OF_SUBMITIT:
-            parameters[name] = OF_SUBMITIT[name](value)
+        if name == "setup":  # a command in the job's shell
+            parameters["setup"].append(value)
+        elif name == "signal_delay_s":
+            parameters[name] = int(value)
         else:
             further[name] = value if equals else True
     return {**parameters, "additional_parameters": further}
