@@ -19,6 +19,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -120,7 +121,7 @@ class Local:
     is_slurm = False
 
     def __init__(self, folder: pathlib.Path, at_once: int) -> None:
-        self._submitit = require("submitit", "cluster")
+        self._submitit = _import_submitit()
         self._folder, self.at_once = folder, at_once
         self._slots: dict[str, int] = {}
 
@@ -209,7 +210,7 @@ class Slurm:
         at_once: int | None,
         parameters: Mapping[str, Any],
     ) -> None:
-        self._submitit = require("submitit", "cluster")
+        self._submitit = _import_submitit()
         missing = [
             name
             for name in ("sbatch", "squeue", "srun", "scontrol")
@@ -288,8 +289,8 @@ class Slurm:
         if done.returncode:
             say(f"squeue failed, trying again: {done.stderr.strip()}", once=True)
             return {}
-        lines = [line.split("|") for line in done.stdout.splitlines()]
-        known = {number.strip(): state.strip() for number, state in lines}
+        lines = [line.partition("|") for line in done.stdout.splitlines()]
+        known = {number.strip(): state.strip() for number, _, state in lines}
         # SLURM forgets finished jobs after some minutes.
         return {each.name: known.get(each.id, "COMPLETED") for each in submissions}
 
@@ -393,6 +394,30 @@ def cores_for_slot(slot: int, slots: int) -> set[int]:
     return set(cores[slot::slots]) if len(cores) >= slots else set()
 
 
+def _import_submitit() -> ModuleType:
+    """Import submitit; `InputError` names the extra if it is missing.
+
+    Without its configuration of `logging`, which closes the handlers of others.
+    """
+    with _environment({"SUBMITIT_LOG_LEVEL": "NOCONFIG"}):
+        return require("submitit", "cluster")
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables while the context is open."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
 def _wait(submissions: Iterable[Submission], seconds: float = float("inf")) -> None:
     deadline = time.monotonic() + seconds
     while any(not each.job.done() for each in submissions):
@@ -425,8 +450,6 @@ def _tied_to_this_process() -> Iterator[None]:
     Their standard input is a pipe, which closes when this process ends, however it
     ends. `Place.enter` waits for that.
     """
-    changes = {STOP_WITH_PARENT: "1", "PYTHONPATH": _python_path()}
-    before = {name: os.environ.get(name) for name in changes}
     reading, _ = _pipe()
     try:
         standard_input = os.dup(0)
@@ -436,14 +459,9 @@ def _tied_to_this_process() -> Iterator[None]:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         os.dup2(reading, 0)
-        os.environ.update(changes)
-        yield
+        with _environment({STOP_WITH_PARENT: "1", "PYTHONPATH": _python_path()}):
+            yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
         if standard_input is None:
             os.close(0)
         else:
