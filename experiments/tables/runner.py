@@ -64,8 +64,7 @@ class _Active:
     def __init__(self, job: Job, submission: Submission, log_start: int) -> None:
         self.job, self.submission = job, submission
         self.log_start = log_start  # position in its log where this attempt begins
-        self.started: float | None = None  # time
-        self.state = WAITING
+        self.started: float | None = None  # time; None while it waits
 
 
 def job_command(job: Job, paths: Paths) -> list[str]:
@@ -183,7 +182,7 @@ class Runner:
             self._update()
             if time.monotonic() - self._last_message > SECONDS_BETWEEN_MESSAGES:
                 for each in self._active:
-                    if each.state == RUNNING:
+                    if each.started is not None:
                         step, _ = logged_progress(self._paths.work(each.job))
                         text = f"step {step:,} of {each.job.steps:,}"
                         self._report(each.job, text)
@@ -246,19 +245,18 @@ class Runner:
         """Ask the executor for the states of all jobs, and report what changed."""
         states = self._executor.states(each.submission for each in self._active)
         for each in list(self._active):
-            state = states.get(each.submission.name, each.state)
+            state = states.get(each.submission.name)
             if state in ENDED:
                 self._active.remove(each)
                 self._finish(each, state)
-            elif state == RUNNING and each.state != RUNNING:
+            elif state == RUNNING and each.started is None:
                 each.started = time.monotonic()
                 step = saved_step(self._paths.work(each.job))
-                self._report(
-                    each.job, f"resumed at step {step:,}" if step else "started"
-                )
-            elif state == WAITING and each.state == RUNNING:
+                text = f"resumed at step {step:,}" if step else "started"
+                self._report(each.job, text)
+            elif state == WAITING and each.started is not None:
+                each.started = None
                 self._report(each.job, "requeued")
-            each.state = state
 
     def _finish(self, ended: _Active, state: str) -> None:
         """Record the result of a job that has ended, or its failure."""
@@ -320,5 +318,5 @@ class Runner:
         for each in self._active:
             step, rate = logged_progress(self._paths.work(each.job))
             left.append(seconds_left(each.job, step, self._results, rate))
-        running = sum(each.state == RUNNING for each in self._active)
+        running = sum(each.started is not None for each in self._active)
         return format_left(left, self._executor.at_once or max(running, 1))

@@ -26,7 +26,8 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "srun", "scontr
 SECONDS = 30.0  # in which the node becomes idle
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
-# `cred_expire` also is the time for which a requeued job waits, by default 2 minutes.
+# `cred_expire` also is the time for which a requeued job waits: 5 s, the smallest value,
+# instead of 2 minutes.
 CONFIG = """\
 ClusterName=one_node
 SlurmctldHost={node}(127.0.0.1)
@@ -35,7 +36,7 @@ SlurmdPort={node_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire=1
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
@@ -55,7 +56,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=5
+KillWait=2
 InactiveLimit=0
 NodeName={node} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=100000 State=UNKNOWN
 PartitionName=tests Nodes={node} Default=YES MaxTime=60 State=UP
