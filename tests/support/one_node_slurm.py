@@ -26,7 +26,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "srun", "scontr
 SECONDS = 30.0  # in which the node becomes idle
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
-# `cred_expire` also is the time for which a requeued job waits: 5 s, the smallest value,
+# `cred_expire` also is the time for which a requeued job waits: 5 s is the least,
 # instead of 2 minutes.
 CONFIG = """\
 ClusterName=one_node

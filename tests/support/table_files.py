@@ -11,6 +11,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 import time
 
 PER_TASK = (0.5, 0.75, 1.0, 0.75)
@@ -61,9 +62,16 @@ def write_start(workdir: pathlib.Path, step=0, eval_seed=0, checksums=None) -> N
 def count(workdir: pathlib.Path, seed: int, steps: int) -> int:
     """Count steps of 50 ms; each is a line of `history.txt`, as is each start.
 
-    Checkpoints are written every 5 steps and at SIGTERM.
+    Checkpoints are written every 5 steps and at SIGTERM. Ends with its parent, as
+    `experiments.run` does.
     """
     signals = []
+
+    def wait_for_parent():
+        sys.stdin.read()
+        signals.append(0)
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     saved = workdir / "checkpoints" / "last"
     step = max((int(path.name) for path in saved.glob("*")), default=0)
