@@ -15,6 +15,9 @@ Examples, from the root of the project:
     python -m experiments.figures --figure=task_numbers --run --workdir=RUNS \\
       --data_dir=DATA --seeds=3 --steps=3000 --only=rainbow,protonet
 
+  The same in SLURM, see docs/clusters.md:
+    ... --executor=slurm --partition=gpu --gpus=1
+
   tsne: t-SNE of 3 tasks and of 300 tasks interpolated between them (Fig. 3). Uses the
   features of a finished run's network, or of an untrained network of any config (by
   default RainbowMNIST with the images included in the install), or raw inputs:
