@@ -26,6 +26,7 @@ from absl import flags
 
 from experiments.sweeps import command
 from experiments.sweeps.command import STOP_WITH_PARENT, Place
+from experiments.tables.formats import pluralize
 from mlti_jax._internal.extras import require
 from mlti_jax._internal.progress import say
 from mlti_jax._internal.storage import make_folder, read_json, write_json
@@ -168,15 +169,18 @@ class Local:
         """Return the state of each job: `RUNNING`, or one of `ENDED`."""
         states = {}
         for each in submissions:
-            states[each.name] = "COMPLETED" if each.job.done() else RUNNING
+            states[each.name] = RUNNING
             if each.job.done():
+                states[each.name] = "COMPLETED"
                 self._slots.pop(each.name, None)
         return states
 
-    def stop(self, submissions: list[Submission]) -> None:
-        """Let all jobs save and end, and wait for them."""
+    def stop(self, submissions: list[Submission]) -> str:
+        """Let all jobs save and end, and wait for them. Returns what happened."""
+        say(f"stopping {pluralize(len(submissions), 'run')}")
         self._signal(submissions)
         _wait(submissions)
+        return "stopped; progress is saved, run the same command again to resume"
 
     def end(self, submissions: list[Submission]) -> None:
         """Let all jobs save and end; kill those that do not."""
@@ -294,15 +298,20 @@ class Slurm:
         # SLURM forgets finished jobs after some minutes.
         return {each.name: known.get(each.id, "COMPLETED") for each in submissions}
 
-    def stop(self, submissions: list[Submission]) -> None:
-        """Leave the jobs to SLURM."""
+    def stop(self, submissions: list[Submission]) -> str:
+        """Leave the jobs to SLURM. Returns how to go on."""
         numbers = sorted({each.id.partition("_")[0] for each in submissions})
-        say(
-            f"the jobs go on in SLURM; run the same command again to wait for them, or "
-            f"scancel {' '.join(numbers)}"
+        if not numbers:
+            return "stopped; run the same command again to go on"
+        return (
+            "stopped waiting; the jobs go on in SLURM. Run the same command again to "
+            f"wait for them, or stop them with: scancel {' '.join(numbers)}"
         )
 
-    end = stop
+    def end(self, submissions: list[Submission]) -> None:
+        """Leave the jobs to SLURM, and say so."""
+        if submissions:
+            say(self.stop(submissions))
 
 
 def make_executor(workdir: pathlib.Path) -> Local | Slurm:

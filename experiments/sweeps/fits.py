@@ -209,7 +209,9 @@ class Shares:
                 for each, (code, message) in zip(ended, answers, strict=True):
                     self._check(each, code, message)
                 if number := stopped():
-                    self._executor.stop(active)
+                    done = self._executor.stop(active)
+                    if self._executor.is_slurm:
+                        say(done)
                     active = []
                     raise Interrupted(number, 0)
         finally:

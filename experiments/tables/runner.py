@@ -43,10 +43,13 @@ TAIL = 12  # lines of the log of a failed run that are printed
 class Stopped(Interrupted):
     """A signal stopped the runs. All progress is saved and can be resumed."""
 
-    def __init__(self, signal_number: int) -> None:
-        Exception.__init__(
-            self, "stopped; progress is saved, run the same command again to resume"
-        )
+    def __init__(
+        self,
+        signal_number: int,
+        message: str = "stopped; progress is saved, run the same command again to "
+        "resume",
+    ) -> None:
+        Exception.__init__(self, message)
         self.exit_code = 128 + signal_number
 
 
@@ -299,11 +302,9 @@ class Runner:
         return None, "it wrote no results.json", ""
 
     def _stop(self, number: int) -> None:
-        """Let all running jobs save and exit."""
-        if not self._executor.is_slurm:
-            say(f"stopping {pluralize(len(self._active), 'run')}")
-        self._executor.stop([each.submission for each in self._active])
-        raise Stopped(number)
+        """Let all running jobs save and exit, or leave them to SLURM."""
+        done = self._executor.stop([each.submission for each in self._active])
+        raise Stopped(number, done)
 
     def _report(self, job: Job, text: str) -> None:
         self._last_message = time.monotonic()

@@ -166,11 +166,10 @@ def test_jobs_outlive_the_sweep_and_the_same_command_waits(
         yield lambda: signal.SIGINT if sweep.steps(sweep.jobs[3]) else 0
 
     monkeypatch.setattr(runner, "stop_signal", stop_when_some_run)
-    with pytest.raises(Stopped) as stopped:
+    with pytest.raises(Stopped, match="jobs go on in SLURM.*scancel") as stopped:
         sweep.run(at_once=4)
     assert stopped.value.exit_code == 130
-    said = capsys.readouterr().err
-    assert "the jobs go on in SLURM; run the same command again to wait" in said
+    assert "submitted 8 runs" in capsys.readouterr().err
     assert not sweep.folder.exists()
     monkeypatch.undo()
     sweep.run()
