@@ -130,11 +130,8 @@ class Shares:
         executor: Local | Slurm,
         jobs: int,
     ) -> None:
-        self._dataset, self._data_dir, self._cache = (
-            dataset,
-            data_dir,
-            compilation_cache,
-        )
+        self._dataset, self._data_dir = dataset, data_dir
+        self._cache = compilation_cache
         self._workdir, self._folder = workdir, workdir / "fits"
         self._executor, self._jobs = executor, jobs
 
