@@ -92,12 +92,13 @@ class RunCommand:
         place.enter()
         prefixes = SCHEDULER_VARIABLES
         kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
-        number = os.environ.get("SLURM_JOB_ID")
+        array, number = (os.environ.get(f"SLURM_ARRAY_{n}_ID") for n in ("JOB", "TASK"))
+        job = f"{array}_{number}" if array else os.environ.get("SLURM_JOB_ID")
         requeues = signal.Signals[f"SIG{os.environ.get(PREEMPT_SIGNAL, 'USR2')}"]
         os.makedirs(os.path.dirname(log), exist_ok=True)
         with open(log, "ab") as file:
-            if number is not None:
-                file.write(f"SLURM job {number} on {os.uname().nodename}\n".encode())
+            if job is not None:
+                file.write(f"SLURM job {job} on {os.uname().nodename}\n".encode())
                 file.flush()
             # SLURM sends this signal to all processes of the job. It is for this one
             # only, which stops the command and requeues the job.

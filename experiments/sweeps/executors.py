@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import getpass
 import os
 import pathlib
 import re
@@ -286,7 +285,7 @@ class Slurm:
             return {}
         done = subprocess.run(
             ["squeue", "--noheader", "--states=all", "--array", "--format=%i|%T"]
-            + [f"--user={getpass.getuser()}"],
+            + [f"--user={os.getuid()}"],
             capture_output=True,
             text=True,
         )
