@@ -198,7 +198,7 @@ class Shares:
                 ended = [each for each in active if states.get(each.name) in ENDED]
                 active = [each for each in active if each not in ended]
                 self._pause(stopped, 0.0 if ended else self._executor.poll_seconds)
-                answers = [self._answer(each) for each in ended]
+                answers = [self._answer(each, states[each.name]) for each in ended]
                 for fit in list(missing):
                     if (path := self._folder / fit.file).exists():
                         missing.remove(fit)
@@ -220,8 +220,9 @@ class Shares:
         while (left := end - time.monotonic()) > 0 and not stopped():
             time.sleep(min(left, 0.1))
 
-    def _answer(self, ended: Submission) -> tuple[int | None, str]:
-        deadline = time.monotonic() + SECONDS_TO_APPEAR * self._executor.is_slurm
+    def _answer(self, ended: Submission, state: str) -> tuple[int | None, str]:
+        by_itself = self._executor.is_slurm and state == "COMPLETED"
+        deadline = time.monotonic() + SECONDS_TO_APPEAR * by_itself
         while (answer := ended.answer()) is None and time.monotonic() < deadline:
             time.sleep(0.5)
         return answer or (None, "")

@@ -282,7 +282,8 @@ class Runner:
     def _outcome(self, ended: _Active, state: str) -> tuple[Result | None, str, str]:
         """Return a job's result, or why it failed and what submitit says about it."""
         work = self._paths.work(ended.job)
-        deadline = time.monotonic() + SECONDS_TO_APPEAR * self._executor.is_slurm
+        by_itself = self._executor.is_slurm and state == "COMPLETED"
+        deadline = time.monotonic() + SECONDS_TO_APPEAR * by_itself
         while True:
             try:
                 code = ended.submission.answer()

@@ -68,8 +68,8 @@ class Sweep:
         return path.read_text().splitlines() if path.exists() else []
 
     def steps(self, job) -> list[int]:
-        words = [line.split() for line in self.history(job)]
-        return [int(number) for word, number, *_ in words if word == "step"]
+        lines = [line.split() for line in self.history(job)]
+        return [int(words[1]) for words in lines if words[0] == "step" and words[1:]]
 
     def starts(self, job) -> int:
         return sum(line.startswith("start") for line in self.history(job))
