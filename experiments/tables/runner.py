@@ -184,11 +184,7 @@ class Runner:
             self._pause(stopped)
             self._update()
             if time.monotonic() - self._last_message > SECONDS_BETWEEN_MESSAGES:
-                for each in self._active:
-                    if each.started is not None:
-                        step, _ = logged_progress(self._paths.work(each.job))
-                        text = f"step {step:,} of {each.job.steps:,}"
-                        self._report(each.job, text)
+                self._report_progress()
 
     def _pause(self, stopped: Callable[[], int]) -> None:
         """Wait until the executor is to be asked again, or a signal arrives."""
@@ -306,6 +302,17 @@ class Runner:
         """Let all running jobs save and exit, or leave them to SLURM."""
         done = self._executor.stop([each.submission for each in self._active])
         raise Stopped(number, done)
+
+    def _report_progress(self) -> None:
+        """Report the step of each run, and how many wait in SLURM."""
+        for each in self._active:
+            if each.started is not None:
+                step, _ = logged_progress(self._paths.work(each.job))
+                self._report(each.job, f"step {step:,} of {each.job.steps:,}")
+        waiting = sum(each.started is None for each in self._active)
+        if waiting:
+            self._last_message = time.monotonic()
+            say(f"{pluralize(waiting, 'run')} waiting in SLURM, see squeue")
 
     def _report(self, job: Job, text: str) -> None:
         self._last_message = time.monotonic()

@@ -9,6 +9,7 @@ enough.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pathlib
 import pwd
@@ -59,7 +60,7 @@ ReturnToService=2
 KillWait=2
 InactiveLimit=0
 NodeName={node} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=100000 State=UNKNOWN
-PartitionName=tests Nodes={node} Default=YES MaxTime=60 State=UP
+PartitionName=tests Nodes={node} Default=YES MaxTime=INFINITE State=UP
 """
 
 
@@ -99,6 +100,7 @@ def one_node_slurm(cpus: int = 4) -> Iterator[dict[str, str]]:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    preexec_fn=_end_with_parent,
                 )
             )
             log.close()
@@ -123,6 +125,11 @@ def one_node_slurm(cpus: int = 4) -> Iterator[dict[str, str]]:
                 daemon.kill()
                 daemon.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with_parent() -> None:
+    """Let the process that starts now end when this one is killed (Linux)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _user() -> str:

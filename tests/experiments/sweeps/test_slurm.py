@@ -103,8 +103,13 @@ def wait_for(condition):
         time.sleep(0.05)
 
 
-def slurm(*words: str) -> str:
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+def slurm(*commands: list[str]) -> None:
+    """Run commands of SLURM at the same time."""
+    # Not checked: `scancel` fails if the job reacts before it has looked again.
+    for process in [
+        subprocess.Popen(words, stderr=subprocess.DEVNULL) for words in commands
+    ]:
+        process.wait(SECONDS)
 
 
 @contextlib.contextmanager
@@ -128,15 +133,17 @@ def in_background(action):
 
 
 def test_killed_jobs_are_requeued_and_all_runs_finish_once(cluster, tmp_path, capsys):
-    sweep = Sweep(tmp_path, steps=60)
+    sweep = Sweep(tmp_path, steps=80)
     preempted, requeued, *others = sweep.jobs
 
     def disturb():
         for job in (preempted, requeued):
             wait_for(lambda job=job: len(sweep.steps(job)) > 10)
         # What SLURM sends before the time limit, and what an administrator does.
-        slurm("scancel", "--signal=USR2", sweep.number(preempted))
-        slurm("scontrol", "requeue", sweep.number(requeued))
+        slurm(
+            ["scancel", "--signal=USR2", sweep.number(preempted)],
+            ["scontrol", "requeue", sweep.number(requeued)],
+        )
 
     with in_background(disturb):
         sweep.run(at_once=4)
@@ -144,7 +151,7 @@ def test_killed_jobs_are_requeued_and_all_runs_finish_once(cluster, tmp_path, ca
     for job in (preempted, requeued):
         assert sweep.starts(job) == 2
         # The state was saved at the signal: no step was lost, none is there twice.
-        assert sweep.steps(job) == list(range(1, 61))
+        assert sweep.steps(job) == list(range(1, 81))
     assert [sweep.starts(job) for job in others] == [1] * 6
     said = capsys.readouterr().err
     assert "submitted 8 runs as SLURM job " in said
@@ -181,14 +188,16 @@ def test_jobs_outlive_the_sweep_and_the_same_command_waits(
 
 
 def test_killed_and_cancelled_jobs_are_reported_and_resumed(cluster, tmp_path, capsys):
-    sweep = Sweep(tmp_path, steps=60)
+    sweep = Sweep(tmp_path, steps=80)
     killed, cancelled = sweep.jobs[:2]
 
     def disturb():
         for job in (killed, cancelled):
             wait_for(lambda job=job: len(sweep.steps(job)) > 10)
-        slurm("scancel", "--signal=KILL", sweep.number(killed))
-        slurm("scancel", sweep.number(cancelled))
+        slurm(
+            ["scancel", "--signal=KILL", sweep.number(killed)],
+            ["scancel", sweep.number(cancelled)],
+        )
 
     with (
         pytest.raises(InputError, match="2 of 8 runs failed"),
@@ -202,7 +211,7 @@ def test_killed_and_cancelled_jobs_are_reported_and_resumed(cluster, tmp_path, c
     sweep.run()
     sweep.check()
     assert sweep.starts(cancelled) == sweep.starts(killed) == 2
-    assert sweep.steps(cancelled) == list(range(1, 61))
+    assert sweep.steps(cancelled) == list(range(1, 81))
 
 
 def test_failures_have_the_end_of_the_log(cluster, tmp_path, capsys):
