@@ -354,6 +354,8 @@ def slurm_parameters() -> dict[str, Any]:
         if name == "setup":  # a command in the job's shell
             parameters["setup"].append(value)
         elif name == "signal_delay_s":
+            if not value.isdecimal():
+                raise InputError(f"--slurm has {option!r}; expected seconds")
             parameters[name] = int(value)
         else:
             further[name] = value if equals else True

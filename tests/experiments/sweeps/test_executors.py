@@ -136,6 +136,10 @@ def test_options_reach_sbatch(tmp_path):
         (["--executor=slurm"], "--executor requires --run or --dry_run"),
         (["--executor=slurm", "--time=soon", "--dry_run"], "--time is 'soon'"),
         (["--executor=slurm", "--slurm==1", "--dry_run"], "--slurm has '=1'"),
+        (
+            ["--executor=slurm", "--slurm=signal_delay_s=x", "--dry_run"],
+            "--slurm has 'signal_delay_s=x'; expected seconds",
+        ),
         (["--executor=cloud", "--run"], "executor.*local.*slurm"),
         (["--executor=slurm", "--run"], "needs SLURM's sbatch, .*on a login node"),
     ],
