@@ -1,7 +1,7 @@
-"""A job of a sweep that runs a command. Imports the standard library only.
+"""A job of a sweep that runs a command.
 
-The process of the job pickles and unpickles this module's contents by value, so it does
-not import the package, which takes seconds and 200 MB.
+This module is pickled by value (`executors._by_value`) and uses the standard library
+only. So a job's own process does not import the package, which takes 200 MB.
 """
 
 from __future__ import annotations
