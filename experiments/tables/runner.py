@@ -271,8 +271,9 @@ class Runner:
             return
         log = self._paths.log(job)
         text = log.read_bytes()[ended.log_start :] if log.exists() else b""
-        lines = (text.decode(errors="replace") or said).splitlines()
-        self._failures.append(Failure(job, reason, "\n".join(lines[-TAIL:])))
+        texts = (text.decode(errors="replace"), said)
+        tail = [line for each in texts for line in each.splitlines()[-TAIL:]]
+        self._failures.append(Failure(job, reason, "\n".join(tail)))
         self._report(job, f"failed ({reason})")
 
     def _outcome(self, ended: _Active, state: str) -> tuple[Result | None, str, str]:
@@ -284,7 +285,7 @@ class Runner:
             try:
                 code = ended.submission.answer()
             except RuntimeError as error:
-                return None, "it did not start", str(error)
+                return None, "the job failed", str(error)
             if (work / "results.json").exists() and code in (0, None):
                 return record(self._folder, ended.job, work), "", ""
             if code is not None or time.monotonic() > deadline:
