@@ -13,7 +13,8 @@ root of the project:
 A candidate is LEARNER:STRATEGY; it has the config's settings for this learner and
 strategy. All tasks of the dataset are used: those for training, validation and test.
 With a time as budget, the number of training steps is chosen from the measured speed,
-up to `train.steps` of the config.
+up to `train.steps` of the config. `--executor=slurm` divides the training runs between
+`--jobs` jobs of SLURM, see `docs/clusters.md`.
 
 Writes the scores of every training run, selection.json, selection.png, report.html and
 the winner, trained on all tasks (learner/, see `mlti_jax.load`), into the work
@@ -26,29 +27,28 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 from absl import flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from experiments import cli
-from mlti_jax import data
+from experiments.sweeps import executors
+from experiments.sweeps.executors import EXECUTOR, JOBS, check_flags, make_executor
+from experiments.sweeps.fits import Shares, load_tasks
 from mlti_jax._internal.command_line import DATA_DIR, absolute
-from mlti_jax._internal.processes import ordered_map, stop_with_parent
+from mlti_jax._internal.processes import stop_with_parent
 from mlti_jax.api._selection.candidates import (
     Candidate,
     check_names,
     check_pair,
     default_pairs,
 )
-from mlti_jax.api._selection.folds import TaskSet, choose_ways, gather_tasks
-from mlti_jax.api._selection.halving import Found
+from mlti_jax.api._selection.folds import TaskSet, choose_ways
 from mlti_jax.api._selection.run import FIGURE, run_selection
-from mlti_jax.api._selection.trainer import Fit, Trainer
-from mlti_jax.errors import InputError, Interrupted
+from mlti_jax.errors import InputError
 
 flags.declare_key_flag("data_dir")
+flags.adopt_module_key_flags(executors)
 CONFIG = config_flags.DEFINE_config_file(
     "config",
     None,
@@ -76,29 +76,7 @@ SEEDS = flags.DEFINE_integer(
 METRIC = flags.DEFINE_string("metric", None, "accuracy, log_loss or mse.")
 EPISODES = flags.DEFINE_integer("episodes", 100, "Test episodes per held-out task.")
 NESTED = flags.DEFINE_bool("nested", True, "Estimate the performance on new tasks.")
-JOBS = flags.DEFINE_integer(
-    "jobs", 1, "Number of parallel training runs.", lower_bound=1, allow_override=True
-)
-
-
-class Recipe(NamedTuple):
-    """What a process needs to run fits; it can be pickled.
-
-    Attributes:
-      candidates: names, configs, and whether the average is that of `fit`.
-      dataset: options of the dataset.
-      data_dir: folder of prepared datasets.
-      folds: positions of the tasks of each fold.
-      metric: what is measured.
-      episodes: test episodes per held-out task.
-    """
-
-    candidates: tuple[tuple[str, dict[str, Any], bool], ...]
-    dataset: dict[str, Any]
-    data_dir: str | None
-    folds: tuple[tuple[int, ...], ...]
-    metric: str
-    episodes: int
+JOBS_IN_SLURM = 8  # without --jobs
 
 
 def main() -> None:
@@ -107,6 +85,7 @@ def main() -> None:
     if config is None or not WORKDIR.value:
         missing = CONFIG if config is None else WORKDIR
         raise InputError(f"--{missing.name} is missing; see --help")
+    check_flags()
     stop_with_parent()
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing optional parts.
     cli.use_compilation_cache(config.compilation_cache)
@@ -117,11 +96,23 @@ def main() -> None:
         for pair in pairs:
             check_pair(*pair, setting="")
     dataset = {k: v for k, v in config.dataset.items() if v is not None}
-    tasks = _load(dataset, DATA_DIR.value)
+    tasks = load_tasks(dataset, DATA_DIR.value)
     candidates = [
         _candidate(learner, strategy, tasks)
         for learner, strategy in pairs or default_pairs(tasks.splits.setting)
     ]
+    # One run after the other needs no jobs: data and programs stay in this process.
+    execute, jobs = None, JOBS.value or 1
+    if EXECUTOR.value == "slurm" or jobs > 1:
+        jobs = JOBS.value or JOBS_IN_SLURM
+        execute = Shares(
+            dataset,
+            DATA_DIR.value,
+            config.compilation_cache,
+            workdir,
+            make_executor(workdir),
+            jobs,
+        )
     result = run_selection(
         tasks,
         candidates,
@@ -133,8 +124,8 @@ def main() -> None:
         nested=NESTED.value,
         episodes=EPISODES.value,
         workdir=workdir,
-        execute=_in_processes if JOBS.value > 1 else None,
-        jobs=JOBS.value,
+        execute=execute,
+        jobs=jobs,
     )
     print(result)
     print(f"figure: {workdir / FIGURE}")
@@ -148,11 +139,6 @@ def _parse_pair(text: str) -> tuple[str, str]:
             "protonet:mlti"
         )
     return learner.strip(), strategy.strip()
-
-
-def _load(dataset: dict[str, Any], data_dir: str | None) -> TaskSet:
-    options = dict(dataset)
-    return gather_tasks(data.load(options.pop("name"), data_dir=data_dir, **options))
 
 
 def _candidate(learner: str, strategy: str, tasks: TaskSet) -> Candidate:
@@ -200,56 +186,6 @@ def _config_for(learner: str, strategy: str) -> ConfigDict:
     overrides = config_flags.get_override_values(flags.FLAGS["config"])
     config.update_from_flattened_dict(overrides)
     return config.copy_and_resolve_references()
-
-
-# --------------------------------------------------------------------------- processes
-
-
-def _in_processes(trainer: Trainer, fits: list[Fit]) -> Iterator[tuple[Fit, Found]]:
-    """Run fits in several processes, which load the data themselves."""
-    recipe = Recipe(
-        tuple(
-            (each.name, each.config.to_dict(), each.uses_default_ema)
-            for each in trainer.candidates
-        ),
-        {k: v for k, v in CONFIG.value.dataset.items() if v is not None},
-        DATA_DIR.value,
-        tuple(tuple(fold) for fold in trainer.folds),
-        trainer.metric,
-        trainer.episodes,
-    )
-    work = [(recipe, one, CONFIG.value.compilation_cache) for one in fits]
-    found = ordered_map(_run_one, work, JOBS.value, chunk_size=1)
-    for one, (scores, exit_code) in zip(fits, found, strict=True):
-        if scores is None:
-            raise Interrupted(exit_code - 128, 0)
-        yield one, scores
-
-
-_TRAINERS: dict[str, Trainer] = {}
-
-
-def _run_one(work: tuple[Recipe, Fit, str]) -> tuple[Found | None, int]:
-    """Run one fit in a worker; return its scores, or the exit code of a signal."""
-    recipe, one, cache = work
-    if "only" not in _TRAINERS:
-        logging.set_verbosity(logging.ERROR)
-        cli.use_compilation_cache(cache)
-        candidates = [
-            Candidate(name, ConfigDict(fields), uses_default_ema=default)
-            for name, fields, default in recipe.candidates
-        ]
-        _TRAINERS["only"] = Trainer(
-            candidates,
-            _load(recipe.dataset, recipe.data_dir),
-            recipe.folds,
-            recipe.metric,
-            recipe.episodes,
-        )
-    try:
-        return _TRAINERS["only"].run(one), 0
-    except Interrupted as stop:
-        return None, stop.exit_code
 
 
 if __name__ == "__main__":

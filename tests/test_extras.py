@@ -21,6 +21,7 @@ OPTIONAL = (
     "rdkit",
     "safetensors",
     "sklearn",
+    "submitit",
     "tensorflow_datasets",
     "tokenizers",
     "torch",
@@ -37,6 +38,7 @@ CASES = {
     "data.from_folder('images', size=8)": ("PIL", "own"),
     "backbones.word_mean()": ("safetensors", "text"),
     "plotting.learning_curves({'run': 'run'})": ("matplotlib", "plot"),
+    "executors.Local(None, at_once=1)": ("submitit", "cluster"),
     "report.write_page(report.Page('title', ()), 'page.html')": ("jinja2", "plot"),
 }
 PROGRAM = f"""
@@ -52,6 +54,7 @@ class Missing(importlib.abc.MetaPathFinder):
 
 
 sys.meta_path.insert(0, Missing())
+from experiments.sweeps import executors
 from mlti_jax import backbones, data, plotting, report
 
 messages = {{}}

@@ -35,6 +35,7 @@ HEAVY = (
     "pyarrow",
     "rdkit",
     "sklearn",
+    "submitit",
     "tensorboardX",
     "tensorflow",
     "tensorflow_datasets",

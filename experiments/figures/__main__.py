@@ -15,6 +15,9 @@ Examples, from the root of the project:
     python -m experiments.figures --figure=task_numbers --run --workdir=RUNS \\
       --data_dir=DATA --seeds=3 --steps=3000 --only=rainbow,protonet
 
+  The same in SLURM, see docs/clusters.md:
+    ... --executor=slurm --partition=gpu --gpus=1
+
   tsne: t-SNE of 3 tasks and of 300 tasks interpolated between them (Fig. 3). Uses the
   features of a finished run's network, or of an untrained network of any config (by
   default RainbowMNIST with the images included in the install), or raw inputs:
@@ -88,7 +91,7 @@ DATASETS_SHOWN = flags.DEFINE_list(
 
 def make_task_numbers() -> None:
     """Plans, runs or draws the figures of accuracy against training tasks."""
-    if not launch.is_requested("seeds", "jobs", "only"):
+    if not launch.is_requested("seeds", "only"):
         folder = output_folder(OUTPUT.value)
         _draw_task_numbers(Results(launch.results_folder()), folder)
         return
@@ -212,7 +215,7 @@ def main() -> None:
         raise InputError(f"--figure is missing; choose one of: {', '.join(FIGURES)}")
     if FIGURE.value not in FIGURES:
         raise unknown_name("figure", FIGURE.value, FIGURES)
-    if FIGURE.value != "task_numbers" and launch.is_requested("seeds", "jobs", "only"):
+    if FIGURE.value != "task_numbers" and launch.is_requested("seeds", "only"):
         raise InputError(
             f"--run and --dry_run are for --figure=task_numbers; {FIGURE.value} needs "
             "no runs"

@@ -21,8 +21,12 @@ Examples, from the root of the project:
     python -m experiments.tables --table=overall_ls,ablation_ls [--only=nci]
     python -m experiments.tables --all --format=latex --output=tables.tex
 
+  The same in SLURM, without a limit on the number of parallel runs:
+    ... --executor=slurm --partition=gpu --gpus=1 --time=12h
+
 Each run is a process `python -m experiments.run` with its own work directory in
 `--workdir`; its output goes to `logs/` there. A failed run does not stop the others.
+`docs/clusters.md` explains runs in SLURM.
 Results are stored as small JSON files in `--results`, from which the tables are
 rendered. If the number of steps is not the paper's, it is part of the result's name and
 shown in the tables. Huffpost uses the light encoder `word_mean`, or the paper's encoder
@@ -174,7 +178,7 @@ def main() -> None:
         print(listing(Results(launch.results_folder())))
         return
     tables = chosen_tables()
-    if launch.is_requested("seeds", "jobs", "split", "albert"):
+    if launch.is_requested("seeds", "split", "albert"):
         albert = albert_folder()
         launch.launch(chosen_jobs(tables, albert), WORKDIR.value, albert)
     else:

@@ -10,6 +10,8 @@ import pathlib
 
 from absl import flags
 
+from experiments.sweeps import executors
+from experiments.sweeps.executors import JOBS, check_flags, make_executor
 from experiments.tables.formats import pluralize
 from experiments.tables.jobs import Job, Paths
 from experiments.tables.results import FOLDER, Results, existing_folder
@@ -40,7 +42,7 @@ STEPS = flags.DEFINE_integer(
     "steps", None, "Training steps; default: those of the paper.", lower_bound=1
 )
 ONLY = flags.DEFINE_list("only", [], "Beginnings of parts of a run's name.")
-JOBS = flags.DEFINE_integer("jobs", 1, "Number of parallel runs.", lower_bound=1)
+flags.adopt_module_key_flags(executors)
 
 
 def results_folder() -> pathlib.Path:
@@ -62,8 +64,9 @@ def is_requested(*run_only_flags: str) -> bool:
     if RUN.value and DRY_RUN.value:
         raise InputError("--run and --dry_run exclude each other; choose one")
     if RUN.value or DRY_RUN.value:
+        check_flags()
         return True
-    for name in run_only_flags:
+    for name in (*run_only_flags, "jobs", "executor", *executors.SLURM_ONLY):
         if flags.FLAGS[name].present:
             raise InputError(f"--{name} requires --run or --dry_run")
     return False
@@ -76,13 +79,13 @@ def launch(
     paths = Paths(absolute(workdir or None), absolute(DATA_DIR.value), albert)
     folder = results_folder()
     if DRY_RUN.value:
-        print(dry_run(jobs, Results(folder), paths, JOBS.value))
+        print(dry_run(jobs, Results(folder), paths, JOBS.value or 1))
     elif paths.workdir is None:
         raise InputError("--run needs --workdir=DIR, the folder for work directories")
     elif paths.workdir.exists() and not paths.workdir.is_dir():
         raise InputError(f"--workdir={paths.workdir} is a file, not a directory")
     else:
-        Runner(jobs, paths, folder, JOBS.value).run()
+        Runner(jobs, paths, folder, make_executor(paths.workdir)).run()
 
 
 def dry_run(jobs: list[Job], results: Results, paths: Paths, at_once: int) -> str:

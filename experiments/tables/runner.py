@@ -1,21 +1,27 @@
-"""Run jobs in parallel processes; interrupted jobs are resumed."""
+"""Run the jobs of a list that have no result; interrupted jobs are resumed."""
 
 from __future__ import annotations
 
 import collections
-import contextlib
-import os
 import pathlib
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from experiments.sweeps.command import RunCommand
+from experiments.sweeps.executors import (
+    ENDED,
+    ROOT,
+    RUNNING,
+    WAITING,
+    Local,
+    Slurm,
+    Submission,
+)
 from experiments.tables.formats import pluralize
 from experiments.tables.jobs import Job, Paths, command_arguments
-from experiments.tables.results import Results, record
+from experiments.tables.results import Result, Results, record
 from experiments.tables.status import (
     DONE,
     NO_DATA,
@@ -26,24 +32,24 @@ from experiments.tables.status import (
     seconds_left,
 )
 from mlti_jax._internal.locks import is_locked
-from mlti_jax._internal.processes import STOP_WITH_PARENT
 from mlti_jax._internal.progress import format_metric, format_seconds, say, stop_signal
 from mlti_jax.errors import InputError, Interrupted
 
-ROOT = pathlib.Path(__file__).parents[2]
-POLL_SECONDS = 0.1
 SECONDS_BETWEEN_MESSAGES = 60.0
-SECONDS_BEFORE_KILL = 60.0
+SECONDS_TO_APPEAR = 15.0  # of a file that another node has written
 TAIL = 12  # lines of the log of a failed run that are printed
 
 
 class Stopped(Interrupted):
     """A signal stopped the runs. All progress is saved and can be resumed."""
 
-    def __init__(self, signal_number: int) -> None:
-        Exception.__init__(
-            self, "stopped; progress is saved, run the same command again to resume"
-        )
+    def __init__(
+        self,
+        signal_number: int,
+        message: str = "stopped; progress is saved, run the same command again to "
+        "resume",
+    ) -> None:
+        Exception.__init__(self, message)
         self.exit_code = 128 + signal_number
 
 
@@ -55,14 +61,13 @@ class Failure(NamedTuple):
     tail: str
 
 
-class _RunningJob(NamedTuple):
-    """A job and its process."""
+class _Active:
+    """A job that was submitted and has not ended."""
 
-    job: Job
-    process: subprocess.Popen[bytes]
-    log_start: int  # position in its log where this attempt begins
-    started: float  # time
-    slot: int  # index among the parallel jobs
+    def __init__(self, job: Job, submission: Submission, log_start: int) -> None:
+        self.job, self.submission = job, submission
+        self.log_start = log_start  # position in its log where this attempt begins
+        self.started: float | None = None  # time; None while it waits
 
 
 def job_command(job: Job, paths: Paths) -> list[str]:
@@ -73,17 +78,6 @@ def job_command(job: Job, paths: Paths) -> list[str]:
     ]
 
 
-def cores_for_slot(slot: int, slots: int) -> set[int]:
-    """Return the cores of one of several parallel jobs.
-
-    Disjoint sets of cores keep the thread pools of jobs from competing. Empty, for no
-    restriction, if there are fewer cores than jobs or the platform has no CPU affinity.
-    """
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = sorted(affinity(0)) if affinity else []
-    return set(cores[slot::slots]) if len(cores) >= slots else set()
-
-
 class Runner:
     """Runs the jobs of a list that have no result yet.
 
@@ -91,7 +85,7 @@ class Runner:
       jobs: the jobs.
       paths: folders that they read from and write to.
       folder: folder in which results are recorded.
-      at_once: number of parallel jobs, each on its share of the cores.
+      executor: runs them.
       command: returns the command of a job.
     """
 
@@ -100,13 +94,13 @@ class Runner:
         jobs: list[Job],
         paths: Paths,
         folder: pathlib.Path,
-        at_once: int = 1,
+        executor: Local | Slurm,
         command: Callable[[Job, Paths], list[str]] = job_command,
     ) -> None:
         self._jobs, self._paths, self._folder = jobs, paths, folder
-        self._at_once, self._command = at_once, command
-        self._waiting: collections.deque[Job] = collections.deque()
-        self._running: list[_RunningJob] = []
+        self._executor, self._command = executor, command
+        self._waiting: list[Job] = []
+        self._active: list[_Active] = []
         self._failures: list[Failure] = []
         self._announced: set[Job] = set()  # that another process runs
         self._results = Results(folder)
@@ -120,8 +114,10 @@ class Runner:
         with stop_signal() as stopped:
             try:
                 self._run_waiting(stopped)
+            except Stopped:
+                raise
             except BaseException:
-                self._terminate()
+                self._executor.end([each.submission for each in self._active])
                 raise
         if without_data:
             say(
@@ -141,7 +137,7 @@ class Runner:
         done = 0
         for job in self._jobs:
             status = job_status(job, self._results, self._paths)
-            if status.kind == DONE:
+            if status.kind == DONE or self._record_finished(job):
                 done += 1
             elif status.kind == NO_DATA:
                 without_data[", ".join(status.unprepared)] += 1
@@ -154,6 +150,18 @@ class Runner:
             f"run; {self._time_left()} left"
         )
         return without_data
+
+    def _record_finished(self, job: Job) -> bool:
+        """Record the result of a job that finished when nobody waited for it.
+
+        Returns whether it is a result of the current settings.
+        """
+        work = self._paths.work(job)
+        if not (work / "results.json").exists() or is_locked(work):
+            return False
+        record(self._folder, job, work)
+        self._results = Results(self._folder)
+        return self._results.get(job) is not None
 
     def _report_failures(self) -> None:
         if not self._failures:
@@ -168,100 +176,144 @@ class Runner:
 
     def _run_waiting(self, stopped: Callable[[], int]) -> None:
         self._last_message = time.monotonic()
-        while self._waiting or self._running:
+        self._attach()
+        while self._waiting or self._active:
             if number := stopped():
                 self._stop(number)
-            while len(self._running) < self._at_once and (job := self._next_job()):
-                self._start(job)
-            time.sleep(POLL_SECONDS)
-            for child in [c for c in self._running if c.process.poll() is not None]:
-                self._running.remove(child)
-                self._finish(child)
+            self._submit(self._free_jobs(self._executor.room(len(self._active))))
+            self._pause(stopped)
+            self._update()
             if time.monotonic() - self._last_message > SECONDS_BETWEEN_MESSAGES:
-                for child in self._running:
-                    step, _ = logged_progress(self._paths.work(child.job))
-                    self._report(child.job, f"step {step:,} of {child.job.steps:,}")
+                self._report_progress()
 
-    def _next_job(self) -> Job | None:
-        """Return a waiting job whose work directory is free; None if there is none.
+    def _pause(self, stopped: Callable[[], int]) -> None:
+        """Wait until the executor is to be asked again, or a signal arrives."""
+        end = time.monotonic() + self._executor.poll_seconds
+        while (left := end - time.monotonic()) > 0 and not stopped():
+            time.sleep(min(left, 0.1))
+
+    def _attach(self) -> None:
+        """Find the jobs that an earlier process has submitted."""
+        by_name = {job.name: job for job in self._waiting}
+        for submission in self._executor.find(by_name):
+            job = by_name[submission.name]
+            self._waiting.remove(job)
+            self._active.append(_Active(job, submission, 0))
+            self._report(job, f"already submitted (job {submission.id})")
+
+    def _free_jobs(self, most: int) -> list[Job]:
+        """Take up to `most` waiting jobs whose work directories are free.
 
         The run of an earlier process that was killed still saves its state.
         """
-        for job in self._waiting:
+        found: list[Job] = []
+        for job in list(self._waiting):
+            if len(found) == most:
+                break
             if not is_locked(self._paths.work(job)):
                 self._waiting.remove(job)
                 self._announced.discard(job)
-                return job
-            if job not in self._announced:
+                found.append(job)
+            elif job not in self._announced:
                 self._announced.add(job)
                 self._report(job, "another process is still running it; waiting")
-        return None
+        return found
 
-    def _start(self, job: Job) -> None:
-        taken = {child.slot for child in self._running}
-        slot = next(n for n in range(self._at_once) if n not in taken)
-        cores = cores_for_slot(slot, self._at_once)
-        log = self._paths.log(job)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab") as file:
-            log_start = file.tell()
-            process = subprocess.Popen(
-                self._command(job, self._paths),
-                cwd=ROOT,
-                # The job stops when this pipe closes, however this process ends.
-                stdin=subprocess.PIPE,
-                env={**os.environ, STOP_WITH_PARENT: "1"},
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                # Otherwise Ctrl-C in the terminal would also reach the job, and a
-                # second signal ends a job before it has saved.
-                start_new_session=True,
-            )
-        if cores:
-            # Set before the process starts threads, which inherit it.
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(process.pid, cores)
-        self._running.append(
-            _RunningJob(job, process, log_start, time.monotonic(), slot)
-        )
-        step = saved_step(self._paths.work(job))
-        self._report(job, f"resumed at step {step:,}" if step else "started")
-
-    def _finish(self, child: _RunningJob) -> None:
-        """Record the result of a job that has ended, or its failure."""
-        job, code = child.job, child.process.returncode
-        if code == 0 and (self._paths.work(job) / "results.json").exists():
-            result = record(self._folder, job, self._paths.work(job))
-            self._results = Results(self._folder)
-            seconds = format_seconds(time.monotonic() - child.started)
-            metric = format_metric(result["metric"], result["mean"])
-            self._report(job, f"{metric} in {seconds}")
+    def _submit(self, jobs: list[Job]) -> None:
+        if not jobs:
             return
-        reason = f"exit code {code}" if code else "it wrote no results.json"
-        text = self._paths.log(job).read_bytes()[child.log_start :]
-        lines = text.decode(errors="replace").splitlines()
-        self._failures.append(Failure(job, reason, "\n".join(lines[-TAIL:])))
+        arguments = {
+            job.name: (
+                list(map(str, self._command(job, self._paths))),
+                str(ROOT),
+                str(self._paths.log(job)),
+            )
+            for job in jobs
+        }
+        logs = [self._paths.log(job) for job in jobs]
+        starts = [log.stat().st_size if log.exists() else 0 for log in logs]
+        submissions = self._executor.submit(RunCommand(), arguments)
+        self._active += map(_Active, jobs, submissions, starts)
+        if self._executor.is_slurm:
+            number = submissions[0].id.partition("_")[0]
+            say(f"submitted {pluralize(len(jobs), 'run')} as SLURM job {number}")
+        else:
+            self._update()
+
+    def _update(self) -> None:
+        """Ask the executor for the states of all jobs, and report what changed."""
+        states = self._executor.states(each.submission for each in self._active)
+        for each in list(self._active):
+            state = states.get(each.submission.name)
+            if state in ENDED:
+                self._active.remove(each)
+                self._finish(each, state)
+            elif state == RUNNING and each.started is None:
+                each.started = time.monotonic()
+                step = saved_step(self._paths.work(each.job))
+                text = f"resumed at step {step:,}" if step else "started"
+                self._report(each.job, text)
+            elif state == WAITING and each.started is not None:
+                each.started = None
+                self._report(each.job, "requeued")
+
+    def _finish(self, ended: _Active, state: str) -> None:
+        """Record the result of a job that has ended, or its failure."""
+        job = ended.job
+        result, reason, said = self._outcome(ended, state)
+        if result is not None:
+            self._results = Results(self._folder)
+            metric = format_metric(result["metric"], result["mean"])
+            seconds = ""
+            if ended.started is not None:
+                seconds = f" in {format_seconds(time.monotonic() - ended.started)}"
+            self._report(job, f"{metric}{seconds}")
+            return
+        log = self._paths.log(job)
+        text = log.read_bytes()[ended.log_start :] if log.exists() else b""
+        texts = (text.decode(errors="replace"), said)
+        tail = [line for each in texts for line in each.splitlines()[-TAIL:]]
+        self._failures.append(Failure(job, reason, "\n".join(tail)))
         self._report(job, f"failed ({reason})")
 
-    def _stop(self, number: int) -> None:
-        """Let all running jobs save and exit."""
-        say(f"stopping {pluralize(len(self._running), 'run')}")
-        for child in self._running:
-            child.process.send_signal(signal.SIGINT)
-        for child in self._running:
-            child.process.wait()
-        raise Stopped(number)
-
-    def _terminate(self) -> None:
-        """End jobs that are still running; kill those that do not react."""
-        for child in self._running:
-            child.process.send_signal(signal.SIGINT)
-        for child in self._running:
+    def _outcome(self, ended: _Active, state: str) -> tuple[Result | None, str, str]:
+        """Return a job's result, or why it failed and what submitit says about it."""
+        work = self._paths.work(ended.job)
+        by_itself = self._executor.is_slurm and state == "COMPLETED"
+        deadline = time.monotonic() + SECONDS_TO_APPEAR * by_itself
+        while True:
             try:
-                child.process.wait(SECONDS_BEFORE_KILL)
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
+                code = ended.submission.answer()
+            except RuntimeError as error:
+                return None, "the job failed", str(error)
+            if (work / "results.json").exists() and code in (0, None):
+                return record(self._folder, ended.job, work), "", ""
+            if code is not None or time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+        if code:
+            return None, f"exit code {code}", ""
+        if code is None:
+            by = f"SLURM job {ended.submission.id}: {state}"
+            reason = by if self._executor.is_slurm else "it was killed"
+            return None, reason, ended.submission.output()
+        return None, "it wrote no results.json", ""
+
+    def _stop(self, number: int) -> None:
+        """Let all running jobs save and exit, or leave them to SLURM."""
+        done = self._executor.stop([each.submission for each in self._active])
+        raise Stopped(number, done)
+
+    def _report_progress(self) -> None:
+        """Report the step of each run, and how many wait in SLURM."""
+        for each in self._active:
+            if each.started is not None:
+                step, _ = logged_progress(self._paths.work(each.job))
+                self._report(each.job, f"step {step:,} of {each.job.steps:,}")
+        waiting = sum(each.started is None for each in self._active)
+        if waiting:
+            self._last_message = time.monotonic()
+            say(f"{pluralize(waiting, 'run')} waiting in SLURM, see squeue")
 
     def _report(self, job: Job, text: str) -> None:
         self._last_message = time.monotonic()
@@ -273,7 +325,8 @@ class Runner:
             seconds_left(job, saved_step(self._paths.work(job)), self._results)
             for job in self._waiting
         ]
-        for child in self._running:
-            step, rate = logged_progress(self._paths.work(child.job))
-            left.append(seconds_left(child.job, step, self._results, rate))
-        return format_left(left, self._at_once)
+        for each in self._active:
+            step, rate = logged_progress(self._paths.work(each.job))
+            left.append(seconds_left(each.job, step, self._results, rate))
+        running = sum(each.started is not None for each in self._active)
+        return format_left(left, self._executor.at_once or max(running, 1))

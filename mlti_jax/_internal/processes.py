@@ -27,7 +27,6 @@ def ordered_map(
     function: Callable[[T], R],
     items: Iterable[T],
     processes: int,
-    chunk_size: int = _ITEMS_PER_CHUNK,
 ) -> Iterator[R]:
     """Compute `map(function, items)` in several processes and keeps the order.
 
@@ -37,7 +36,6 @@ def ordered_map(
       function: a module-level function, or a partial of one, that can be pickled.
       items: arguments of `function`.
       processes: number of worker processes; 1 runs everything in this process.
-      chunk_size: items that a process receives at a time; 1 if each takes long.
 
     Yields:
       The results, in the order of `items`.
@@ -58,7 +56,7 @@ def ordered_map(
     )
     pending: collections.deque[concurrent.futures.Future[list[R]]] = collections.deque()
     try:
-        while chunk := list(itertools.islice(items, chunk_size)):
+        while chunk := list(itertools.islice(items, _ITEMS_PER_CHUNK)):
             pending.append(pool.submit(_apply, function, chunk))
             if len(pending) > 3 * processes:
                 yield from pending.popleft().result()

@@ -12,6 +12,7 @@ import pytest
 
 from experiments import select
 from tests.support.cli import ROOT, command
+from tests.support.one_node_slurm import missing_programs, one_node_slurm
 
 OWN = "--config=experiments/configs/own_data.py:shots=2"
 SMALL = (
@@ -26,12 +27,12 @@ SMALL = (
 )
 
 
-@pytest.fixture
-def data(tmp_path):
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
     rng = np.random.default_rng(0)
     y = np.tile(np.repeat([0, 1], 8), 4)
     x = rng.normal(size=(64, 3)) + y[:, None]
-    path = tmp_path / "data.npz"
+    path = tmp_path_factory.mktemp("data") / "data.npz"
     np.savez(path, x=x.astype(np.float32), y=y, task=np.repeat(np.arange(4), 16))
     return f"--config.dataset.path={path}"
 
@@ -70,27 +71,61 @@ def start(data, workdir, *args):
     )
 
 
-@pytest.mark.slow
-def test_stopped_selections_resume_and_processes_do_not_matter(data, tmp_path):
-    whole = start(data, tmp_path / "whole", "--jobs=2")
-    out, err = whole.communicate(timeout=300)
-    assert whole.returncode == 0, err
+def finish(process):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
     assert "protonet:mlti" in out
-    stopped = start(data, tmp_path / "stopped")
-    fits = tmp_path / "stopped" / "fits"
+    return err
+
+
+def selection(workdir):
+    return json.loads((workdir / "selection.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def expected(data, tmp_path_factory):
+    """What a selection in one process finds."""
+    workdir = tmp_path_factory.mktemp("expected")
+    finish(start(data, workdir))
+    return selection(workdir)
+
+
+def wait_for_fits(process, workdir):
+    fits = workdir / "fits"
     while not (fits.is_dir() and len(list(fits.glob("*.json"))) > 2):
-        assert stopped.poll() is None, stopped.communicate()[1]
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_stopped_jobs_resume_and_do_not_change_the_selection(data, expected, tmp_path):
+    pytest.importorskip("submitit")
+    stopped = start(data, tmp_path, "--jobs=2")
+    wait_for_fits(stopped, tmp_path)
     stopped.send_signal(signal.SIGTERM)
     _, err = stopped.communicate(timeout=300)
     if stopped.returncode:  # it may just have finished
-        assert stopped.returncode == 143
+        assert stopped.returncode == 143, err
         assert "run the same command again to resume" in err
-    resumed = start(data, tmp_path / "stopped")
-    _, err = resumed.communicate(timeout=300)
-    assert resumed.returncode == 0, err
-    one, other = (
-        json.loads((tmp_path / name / "selection.json").read_text())
-        for name in ("whole", "stopped")
-    )
-    assert one == other
+    finish(start(data, tmp_path, "--jobs=2"))
+    assert selection(tmp_path) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    bool(missing_programs()), reason=f"not installed: {', '.join(missing_programs())}"
+)
+def test_jobs_in_slurm_do_not_change_the_selection(
+    data, expected, tmp_path, monkeypatch
+):
+    with one_node_slurm(cpus=2) as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        slurm = ("--executor=slurm", "--jobs=2", "--cpus=1", "--memory=1G")
+        left = start(data, tmp_path, *slurm)
+        wait_for_fits(left, tmp_path)
+        left.kill()
+        left.communicate()
+        said = finish(start(data, tmp_path, *slurm))
+    assert "resuming" in said
+    assert selection(tmp_path) == expected

@@ -9,6 +9,7 @@ import pathlib
 import sys
 
 from experiments.paper import TABLES
+from experiments.sweeps.executors import Local
 from experiments.tables.jobs import Job, Paths, make_jobs
 from experiments.tables.runner import Runner, job_command
 from tests.support.runs_to_break import SMALL
@@ -27,7 +28,8 @@ def main(workdir: str, results: str, steps: str) -> None:
     only = ("rainbow_mnist", "protonet", "mlti")
     jobs = make_jobs(cells, seeds=1, steps=int(steps), only=only)
     paths = Paths(pathlib.Path(workdir))
-    Runner(jobs, paths, pathlib.Path(results), command=command).run()
+    executor = Local(pathlib.Path(workdir) / "submitit", at_once=1)
+    Runner(jobs, paths, pathlib.Path(results), executor, command).run()
 
 
 if __name__ == "__main__":

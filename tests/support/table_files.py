@@ -7,9 +7,11 @@ library, to start fast.
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import signal
 import sys
+import threading
 import time
 
 PER_TASK = (0.5, 0.75, 1.0, 0.75)
@@ -57,8 +59,43 @@ def write_start(workdir: pathlib.Path, step=0, eval_seed=0, checksums=None) -> N
     (workdir / "metrics.jsonl").write_text(text)
 
 
+def count(workdir: pathlib.Path, seed: int, steps: int) -> int:
+    """Count steps of 50 ms; each is a line of `history.txt`, as is each start.
+
+    Checkpoints are written every 5 steps and at SIGTERM. Ends with its parent, as
+    `experiments.run` does.
+    """
+    signals = []
+
+    def wait_for_parent():
+        sys.stdin.read()
+        signals.append(0)
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+    saved = workdir / "checkpoints" / "last"
+    step = max((int(path.name) for path in saved.glob("*")), default=0)
+    write_start(workdir, step)
+    with open(workdir / "history.txt", "a", buffering=1) as history:
+        history.write(f"start {step} {os.getpid()}\n")
+        while step < steps:
+            time.sleep(0.05)
+            step += 1
+            history.write(f"step {step}\n")
+            if signals or step % 5 == 0:
+                write_start(workdir, step)
+            if signals:
+                print(f"stopped at step {step}; progress is saved")
+                return 143
+        history.write("finish\n")
+    write_run(workdir, seed, steps)
+    return 0
+
+
 def main(behavior: str, workdir: str, seed: str, steps: str) -> int:
-    """Finishes, fails, waits for SIGINT, or does nothing."""
+    """Finishes, fails, waits for SIGTERM, counts, or does nothing."""
+    if behavior == "count":
+        return count(pathlib.Path(workdir), int(seed), int(steps))
     if behavior == "finish":
         write_run(workdir, int(seed), int(steps))
     if behavior == "fail":
@@ -67,13 +104,13 @@ def main(behavior: str, workdir: str, seed: str, steps: str) -> int:
         return 2
     if behavior == "wait":
         signals = []
-        signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
+        signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
         write_start(pathlib.Path(workdir))
         while not signals:
             time.sleep(0.01)
         time.sleep(0.3)  # a second signal would arrive in this time
         write_start(pathlib.Path(workdir), step=7)
-        return 130 if len(signals) == 1 else 1
+        return 143 if len(signals) == 1 else 1
     return 0
 
 

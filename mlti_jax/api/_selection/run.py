@@ -296,7 +296,7 @@ class SelectionRun:
         for one in fits:
             saved = None if folder is None else folder / "fits" / one.file
             if saved is not None and saved.exists():
-                found[one] = _read_scores(saved)
+                found[one] = read_scores(saved)
         missing = [one for one in fits if one not in found]
         steps = fits[0].steps
         bar = Progress(f"fits of {steps} steps", len(fits), len(found), unit="fit")
@@ -306,7 +306,7 @@ class SelectionRun:
         ):
             found[one] = scores
             if folder is not None:
-                _write_scores(folder / "fits" / one.file, scores)
+                write_scores(folder / "fits" / one.file, scores)
             bar.update(1)
             if signal := stopped():
                 bar.close()
@@ -368,11 +368,13 @@ def _check_identity(
             )
 
 
-def _write_scores(path: pathlib.Path, scores: Found) -> None:
+def write_scores(path: pathlib.Path, scores: Found) -> None:
+    """Save the scores of a fit."""
     value = {str(fold): np.asarray(array).tolist() for fold, array in scores.items()}
     write_json(path, value, seal=True)
 
 
-def _read_scores(path: pathlib.Path) -> Found:
+def read_scores(path: pathlib.Path) -> Found:
+    """Read the scores of a fit."""
     value = read_json(path, "remove it and run the same command again")
     return {int(fold): np.asarray(array, np.float64) for fold, array in value.items()}
