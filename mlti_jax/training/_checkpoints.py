@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from mlti_jax._internal.distributed import from_first, is_first, number_of_processes
 from mlti_jax._internal.progress import say
 from mlti_jax._internal.storage import disk_errors, make_folder, reserve
 from mlti_jax.errors import InputError
@@ -46,7 +47,10 @@ class Checkpoints:
 
     def _open(self) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=self._keep, enable_async_checkpointing=True, create=False
+            max_to_keep=self._keep,
+            enable_async_checkpointing=True,
+            create=False,
+            multiprocessing_options=_this_process(),
         )
         return ocp.CheckpointManager(self._directory, options=options)
 
@@ -126,6 +130,80 @@ class Checkpoints:
         self._manager.close()
         found.rename(target)
         self._manager = self._open()
+
+
+def _this_process() -> ocp.options.MultiprocessingOptions:
+    """Make Orbax work in this process alone, without waiting for others.
+
+    States are the same on all processes, so one of them writes and reads.
+    """
+    if number_of_processes() == 1:
+        return ocp.options.MultiprocessingOptions()
+    process = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=process,
+        active_processes={process},
+        barrier_sync_key_prefix=f"process_{process}",
+    )
+
+
+class SharedCheckpoints:
+    """`Checkpoints` of a run of several processes: process 0 writes and reads.
+
+    All processes call the same methods at the same places, and get the same states and
+    errors.
+    """
+
+    def __init__(self, directory: str | pathlib.Path, keep: int | None) -> None:
+        self._own: list[Checkpoints] = []  # one on process 0, none on the others
+        from_first(lambda: self._own.append(Checkpoints(directory, keep)))
+
+    def steps(self) -> list[int]:
+        """Return the saved steps, ascending."""
+        return from_first(lambda: self._own[0].steps())
+
+    def save(self, step: int, state: PyTree) -> None:
+        """Copy `state` and write it in the background."""
+        from_first(lambda: self._own[0].save(step, state))
+
+    def delete(self, step: int) -> None:
+        """Remove one step."""
+        from_first(lambda: self._own[0].delete(step))
+
+    def restore(
+        self, template: PyTree, step: int | None = None
+    ) -> tuple[int, PyTree] | None:
+        """Return the newest intact state and its step, or None."""
+
+        def read() -> tuple[int, list[np.ndarray]] | None:
+            found = self._own[0].restore(template, step)
+            if found is None:
+                return None
+            return found[0], [np.asarray(leaf) for leaf in jax.tree.leaves(found[1])]
+
+        found = from_first(read)
+        if found is None:
+            return None
+        # Into memory that JAX owns, since the state will be donated.
+        leaves = [jnp.array(leaf, copy=True) for leaf in found[1]]
+        return found[0], jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+    def wait(self) -> None:
+        """Wait until everything is written; raise errors of the background."""
+        from_first(lambda: self._own[0].wait())
+
+    def close(self) -> None:
+        """Wait, and release the directory; unlike the others, without an exchange."""
+        for own in self._own:
+            own.close()
+
+
+def open_checkpoints(
+    directory: pathlib.Path, keep: int | None
+) -> Checkpoints | SharedCheckpoints:
+    """Open a directory of checkpoints, in a run of any number of processes."""
+    kind = Checkpoints if number_of_processes() == 1 else SharedCheckpoints
+    return kind(directory, keep)
 
 
 class DamagedError(Exception):
