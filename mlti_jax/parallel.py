@@ -145,11 +145,15 @@ class Plan:
                     return leaf
                 if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                     data = put(jax.random.key_data(leaf))
-                    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+                    return jax.random.wrap_key_data(
+                        data, impl=jax.random.key_impl(leaf)
+                    )
             # `device_put` would compare the values of all processes, and NaN differs
             # from itself.
             value = np.asarray(leaf)
-            return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
+            return jax.make_array_from_callback(
+                value.shape, sharding, value.__getitem__
+            )
 
         return jax.tree.map(put, tree)
 
@@ -373,10 +377,10 @@ def plan_for(
     """Choose a plan for a meta-batch; explicit arguments take precedence.
 
     On accelerators, the meta-batch is divided among as many devices as can share it
-    equally, those of all processes. On a CPU, the devices are its cores (see `use_all_cores`). Images are
-    divided among the cores and processed one task at a time, because XLA runs a
-    convolution on one core, and one task fits into the cache. Other networks use one
-    device of each process, because their matrix products already use all cores.
+    equally, those of all processes. On a CPU, the devices are its cores (see
+    `use_all_cores`). Images are divided among the cores and processed one task at a
+    time, because XLA runs a convolution on one core, and one task fits into the cache.
+    Other networks use one device of each process, because their matrix products already use all cores.
 
     Args:
       x: inputs, every leaf `[N, ...]`; images are `[N, H, W, C]`.
@@ -412,9 +416,7 @@ def plan_for(
         )
     if devices is None:
         devices = max(
-            n
-            for n in range(processes, available + 1, processes)
-            if batch_size % n == 0
+            n for n in range(processes, available + 1, processes) if batch_size % n == 0
         )
     if not 1 <= devices <= available:
         raise InputError(

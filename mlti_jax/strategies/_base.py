@@ -174,9 +174,7 @@ def _only_one(
     return [(i, getattr(s, field)) for i, s in having]
 
 
-def each_task(
-    function: Callable[[Array, Task], Task], versions: int = 1
-) -> PerTask:
+def each_task(function: Callable[[Array, Task], Task], versions: int = 1) -> PerTask:
     """Make a `transform` that produces m versions of each task independently.
 
     Args:

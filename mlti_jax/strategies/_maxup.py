@@ -11,7 +11,7 @@ import jax
 
 from mlti_jax import interpolation
 from mlti_jax._internal.checks import check_range, unknown_name
-from mlti_jax.strategies._base import Strategy, each_task
+from mlti_jax.strategies._base import PerTask, Strategy, each_task
 from mlti_jax.strategies._mixing import PAIR_FUNCTIONS, check_mixing
 from mlti_jax.types import Array, Task
 

@@ -13,7 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from mlti_jax._internal.distributed import from_first, is_first, number_of_processes
+from mlti_jax._internal.distributed import (
+    arrays_of_first,
+    from_first,
+    number_of_processes,
+)
 from mlti_jax._internal.progress import say
 from mlti_jax._internal.storage import disk_errors, make_folder, reserve
 from mlti_jax.errors import InputError
@@ -175,18 +179,17 @@ class SharedCheckpoints:
     ) -> tuple[int, PyTree] | None:
         """Return the newest intact state and its step, or None."""
 
-        def read() -> tuple[int, list[np.ndarray]] | None:
-            found = self._own[0].restore(template, step)
-            if found is None:
-                return None
-            return found[0], [np.asarray(leaf) for leaf in jax.tree.leaves(found[1])]
+        found: list[tuple[int, PyTree]] = []  # on process 0
 
-        found = from_first(read)
-        if found is None:
+        def read() -> int | None:
+            restored = self._own[0].restore(template, step)
+            found.extend([restored] if restored else [])
+            return restored[0] if restored else None
+
+        saved = from_first(read)
+        if saved is None:
             return None
-        # Into memory that JAX owns, since the state will be donated.
-        leaves = [jnp.array(leaf, copy=True) for leaf in found[1]]
-        return found[0], jax.tree.unflatten(jax.tree.structure(template), leaves)
+        return saved, arrays_of_first(found[0][1] if found else template)
 
     def wait(self) -> None:
         """Wait until everything is written; raise errors of the background."""
