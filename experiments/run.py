@@ -16,9 +16,9 @@ Examples, from the root of the project:
   Learners, strategies, backbones, datasets and configs:
     python -m experiments.run --list
 
-  On several machines or devices, the same command on all of them; SLURM, Open MPI and TPU
-  pods are recognized, elsewhere the address of process 0, the number of processes and
-  the index of each are given (docs/scaling.md):
+  On several machines, the same command on each of them. SLURM, Open MPI and TPU pods
+  are recognized; elsewhere, give the address of process 0, the number of processes, and
+  the index of each (docs/scaling.md):
     ... --distributed=HOST:PORT,NUM,ID
 
 The run writes config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and
@@ -39,7 +39,7 @@ from experiments import cli
 from experiments.side_by_side import run_side_by_side
 from mlti_jax import parallel, report
 from mlti_jax._internal import distributed
-from mlti_jax._internal.command_line import DATA_DIR
+from mlti_jax._internal.command_line import DATA_DIR, describe
 from mlti_jax._internal.processes import stop_with_parent
 from mlti_jax._internal.progress import silence
 from mlti_jax.errors import InputError
@@ -72,7 +72,8 @@ def main() -> None:
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing optional parts.
     parallel.use_all_cores()
     cli.use_compilation_cache(config.compilation_cache)
-    with distributed.joined(distributed.find_cluster(DISTRIBUTED.value)):
+    cluster = distributed.find_cluster(DISTRIBUTED.value)
+    with distributed.joined(cluster, describe):
         _run(config, workdir)
 
 

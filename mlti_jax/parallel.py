@@ -380,7 +380,8 @@ def plan_for(
     equally, those of all processes. On a CPU, the devices are its cores (see
     `use_all_cores`). Images are divided among the cores and processed one task at a
     time, because XLA runs a convolution on one core, and one task fits into the cache.
-    Other networks use one device of each process, because their matrix products already use all cores.
+    Other networks use one device of each process, because their matrix products already
+    use all cores.
 
     Args:
       x: inputs, every leaf `[N, ...]`; images are `[N, H, W, C]`.

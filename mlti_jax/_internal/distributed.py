@@ -25,6 +25,7 @@ from mlti_jax.errors import InputError, Interrupted
 
 T = TypeVar("T")
 PyTree = Any
+Describe = Callable[[Exception], str | None]
 
 # Clusters whose processes JAX starts and numbers itself; see `jax._src.clusters`.
 _CLUSTERS = ("slurm", "ompi", "gcetpu", "gketpu")
@@ -139,11 +140,16 @@ def _detected() -> Cluster | None:
 
 
 @contextlib.contextmanager
-def joined(cluster: Cluster | None) -> Iterator[None]:
+def joined(cluster: Cluster | None, describe: Describe) -> Iterator[None]:
     """Join the other processes while the context is open; nothing for None.
 
     Must be entered before JAX is used. If one process fails or is killed, the others
     cannot continue: each ends with one error.
+
+    Args:
+      cluster: see `find_cluster`.
+      describe: returns the text of an error that a user or the machine causes; None
+        for other errors, which are printed with their traceback.
     """
     if cluster is None:
         yield
@@ -152,12 +158,12 @@ def joined(cluster: Cluster | None) -> Iterator[None]:
     try:
         yield
     except Interrupted:  # on all processes at the same step
-        _leave()
+        _leave(describe)
         raise
     except Exception as error:
-        _end(error)
+        _end(error, describe)
     else:
-        _leave()
+        _leave(describe)
 
 
 def _initialize(cluster: Cluster) -> None:
@@ -185,44 +191,48 @@ def _initialize(cluster: Cluster) -> None:
         ) from error
 
 
-def _leave() -> None:
+def _leave(describe: Describe) -> None:
     """Wait for the others, and disconnect."""
     try:
         jax.distributed.shutdown()
     except Exception as error:
-        _end(error)
+        _end(error, describe)
 
 
-def _end(error: Exception) -> None:
+def _end(error: Exception, describe: Describe) -> None:
     """Print an error and end this process without waiting for the others.
 
     JAX waits at the end of a process for all others, of which one may be gone.
     """
-    if isinstance(error, _ElsewhereError):
-        text = None  # Process 0 prints it.
-    elif isinstance(error, jax.errors.JaxRuntimeError) and is_lost(error):
-        text = (
+    code = 2
+    if isinstance(error, jax.errors.JaxRuntimeError) and _is_lost(error):
+        _print_error(
             "lost the connection to another process of this run, which has failed or "
             "was killed; its own output has the reason. Run the same command on all "
             "processes to resume from the last checkpoint"
         )
+    elif isinstance(error, _ElsewhereError):
+        pass  # Process 0 prints it.
+    elif (text := describe(error)) is not None:
+        _print_error(text)
     else:
-        raise_it = not isinstance(error, InputError | OSError | MemoryError)
-        if raise_it:
-            sys.excepthook(type(error), error, error.__traceback__)
-        text = None if raise_it else str(error)
-    if text is not None:
-        print(f"error: {text}", file=sys.stderr)
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     if jax.process_index() == 0:
         # The others may be about to print the same error; they end when this does.
         time.sleep(1)
-    os._exit(2 if not isinstance(error, Exception) or text is not None else 1)
+    os._exit(code)
 
 
-def is_lost(error: Exception) -> bool:
+def _print_error(text: str) -> None:
+    with contextlib.suppress(OSError):  # stderr is closed.
+        print(f"error: {text}", file=sys.stderr)
+
+
+def _is_lost(error: Exception) -> bool:
     """Whether JAX failed because another process does not answer."""
     text = str(error).lower()
     signs = ("gloo", "connection", "peer", "heartbeat", "unavailable", "coordination")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -23,8 +24,29 @@ from mlti_jax._internal.storage import disk_errors, make_folder, reserve
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
 
-# Errors of the machine, not of the file: reading it again may succeed.
-_NOT_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)
+# What Orbax raises if files are missing, cut or changed. Everything else, such as an
+# error of a collective, a timeout or a full memory, says nothing about the files.
+_DAMAGE = (
+    ValueError,  # includes those of JSON and Unicode
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
+# Errors of the machine that arrive as a `ValueError`: reading again may succeed.
+_NOT_DAMAGE = (
+    "PERMISSION_DENIED",
+    "DEADLINE_EXCEEDED",
+    "RESOURCE_EXHAUSTED",
+    "UNAVAILABLE",
+    *map(
+        os.strerror,
+        (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM),
+    ),
+)
 # The digest of all other leaves, uint8 [32], which is saved as a leaf itself.
 _DIGEST = "sha256"
 # Room on disk for a checkpoint, in addition to its numbers: metadata, file blocks.
@@ -227,13 +249,12 @@ def read_checkpoint(directory: pathlib.Path, step: int, template: PyTree) -> PyT
     """
     path = directory / str(step)
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
+        with ocp.StandardCheckpointer(
+            multiprocessing_options=_this_process()
+        ) as checkpointer:
             flat = dict(checkpointer.restore(path / "default"))
-    except Exception as error:  # Orbax raises many kinds for damaged files.
-        # Only what was read and found wrong is damaged.
-        if isinstance(error, MemoryError | jax.errors.JaxRuntimeError) or (
-            isinstance(error, OSError) and error.errno in _NOT_DAMAGE
-        ):
+    except _DAMAGE as error:
+        if any(sign in str(error) for sign in _NOT_DAMAGE):
             raise
         lines = str(error).splitlines() or [type(error).__name__]
         raise DamagedError(lines[0][:200]) from error

@@ -372,9 +372,7 @@ class _Run:
             "train",
             {"loss": loss, self.metric_name: metric, "steps_per_second": rate},
         )
-        self._set(
-            loss_sum=jnp.float32(0), metric_sum=jnp.float32(0), count=jnp.int32(0)
-        )
+        self._set(loss_sum=jnp.zeros(()), metric_sum=jnp.zeros(()), count=jnp.int32(0))
         return f"loss {loss:.3f}, {format_metric(self.metric_name, metric)}"
 
     def _set(self, **values: Array) -> None:

@@ -106,8 +106,9 @@ def init_state(
         step=jnp.int32(0),
         variables=variables,
         optimiser=optimiser.init((variables.params, variables.strategy)),
-        loss_sum=jnp.float32(0),
-        metric_sum=jnp.float32(0),
+        # float32, or float64 in JAX's mode of 64 bits
+        loss_sum=jnp.zeros(()),
+        metric_sum=jnp.zeros(()),
         count=jnp.int32(0),
         validated_step=jnp.int32(-1),
         best_metric=jnp.float32(jnp.nan),
