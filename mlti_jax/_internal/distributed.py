@@ -77,7 +77,8 @@ def find_cluster(flag: str | None) -> Cluster | None:
                 f"--distributed={flag}; expected HOST:PORT,NUM,ID: the address of "
                 "process 0, the number of processes, and the index of this process"
             )
-        return _alone_or(_checked(*parts, f"--distributed={flag}"))
+        address, number, process = parts
+        return _alone_or(_checked(address, number, process, f"--distributed={flag}"))
     if number is not None or process is not None:
         given = dict(zip(_VARIABLES, (address, number, process), strict=True))
         missing = [name for name, value in given.items() if not value]
@@ -272,7 +273,8 @@ def from_first(function: Callable[..., T], *args: object) -> T:
     """
     if number_of_processes() == 1:
         return function(*args)
-    found, failure = None, None
+    found: Any = None
+    failure: Exception | None = None
     if is_first():
         try:
             found = function(*args)
@@ -297,7 +299,8 @@ def arrays_of_first(tree: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
     leaves = from_first(lambda: [np.asarray(leaf) for leaf in leaves])
     # Into memory that JAX owns, since these arrays may be donated.
-    return structure.unflatten([jnp.array(leaf, copy=True) for leaf in leaves])
+    leaves = [jnp.array(leaf, copy=True) for leaf in leaves]
+    return jax.tree.unflatten(structure, leaves)
 
 
 def largest(value: int) -> int:
