@@ -122,6 +122,7 @@ def _run_or_skip(
     config = {**config, "data": experiment.data_facts()}
     if experiment.adapted is not None:
         config["adapted"] = list(experiment.adapted)
+    _check_same(config)
     from_first(make_folder, workdir, f"--workdir={workdir}")
     # Shown without the lock, so that the disk may be read-only.
     if (result := from_first(_finished, workdir, config)) is not None:
@@ -143,6 +144,18 @@ def _run_or_skip(
         if number := stopped():
             raise Interrupted(number, result["train_steps"])
         return result, variables
+
+
+def _check_same(config: dict[str, Any]) -> None:
+    """Raise `InputError` if this process has another config or data than process 0."""
+    expected = from_first(lambda: config)
+    different = [name for name in config if config[name] != expected.get(name)]
+    if different or len(config) != len(expected):
+        raise InputError(
+            f"process {jax.process_index()} differs from process 0 in "
+            f"{', '.join(different) or 'its config'}; start all processes with the "
+            "same command, and copy the same data to all hosts"
+        )
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ Each run writes its work directory `FOLDER/NAME`; process 0 adds `trace.npz`.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -39,6 +40,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "protonet_hidden": ("protonet", "mlti", {"interpolation.layers": (1,)}),
     "protonet_32": ("protonet", "mlti", {"interpolation.layers": (0, 1)}),
 }
+PROGRAMS = ("maml_input",)  # whose compiled step is written to `program.txt`
 
 
 def write_data(folder: pathlib.Path) -> None:
@@ -96,9 +98,11 @@ def run_all(folder: pathlib.Path, names: list[str], devices: int) -> None:
         outputs = list(
             evaluator.outputs_by_task(variables, pool, experiment.eval_key(1), 6)
         )
-        text = program_text(experiment)
+        if name in PROGRAMS:
+            text = program_text(experiment)
+            if is_first():
+                (folder / name / "program.txt").write_text(text)
         if is_first():
-            (folder / name / "program.txt").write_text(text)
             leaves = jax.tree.leaves(variables.params)
             np.savez(
                 folder / name / "trace.npz",
@@ -199,17 +203,18 @@ def finish_all(
     processes: list[subprocess.Popen[str]],
 ) -> list[tuple[int, str, float]]:
     """Wait for processes; return exit code, stderr and seconds until each ended."""
-    start, ended = time.monotonic(), []
-    try:
-        for process in processes:
+    start = time.monotonic()
+
+    def finish(process: subprocess.Popen[str]) -> tuple[int, str, float]:
+        try:
             _, said = process.communicate(timeout=SECONDS)
-            ended.append((process.returncode, said, time.monotonic() - start))
-    finally:
-        for process in processes:
+        except subprocess.TimeoutExpired:
             process.kill()
-            with contextlib.suppress(ValueError):  # already closed
-                process.communicate()
-    return ended
+            said = f"stopped after {SECONDS} seconds: {process.communicate()[1]}"
+        return process.returncode, said, time.monotonic() - start
+
+    with concurrent.futures.ThreadPoolExecutor(len(processes)) as pool:
+        return list(pool.map(finish, processes))
 
 
 def main() -> None:

@@ -214,9 +214,9 @@ def test_devices_take_only_their_own_samples(layouts):
     """In the compiled step, no array has the samples of all tasks."""
     text = (layouts[2, 2] / "maml_input" / "program.txt").read_text()
     # 8 tasks of 2 ways on 4 devices, with 3 + 4 samples per class, of 8 features
-    assert "f32[2,6,8]" in text
-    assert "f32[2,8,8]" in text
-    assert not re.search(r"f32\[8,(6|8),8\]", text)
+    assert re.search(r"f(32|64)\[2,6,8\]", text)
+    assert re.search(r"f(32|64)\[2,8,8\]", text)
+    assert not re.search(r"f(32|64)\[8,(6|8),8\]", text)
     # Gradients, the loss and the metric are summed; nothing else is exchanged.
     assert "all-reduce" in text
     for other in ("all-gather", "all-to-all", "collective-permute"):
@@ -270,7 +270,8 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes(
     kill = (killed, point, 3, "SIGKILL")
     ended = finish_all(start_run(2, complete, tmp_path / "work", kill))
     assert ended[killed][0] == -signal.SIGKILL
-    code, said, _ = ended[1 - killed]
+    code, said, seconds = ended[1 - killed]
+    assert seconds - ended[killed][2] < 60
     if killed == 1:
         assert code == 2, said
         assert len(re.findall("^error: ", said, re.MULTILINE)) == 1, said
