@@ -28,8 +28,6 @@ TASKS = 8  # per meta-batch, as many as the devices of the largest layout
 # Learner, strategy, and config fields. Runs whose name ends with 32 are in float32.
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "maml_vanilla": ("maml", "vanilla", {}),
-    "maml_input": ("maml", "mlti", {"interpolation.layers": (0,)}),
-    "maml_hidden": ("maml", "mlti", {"interpolation.layers": (1,)}),
     "maml_passes": (
         "maml",
         "mlti",
@@ -40,7 +38,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "protonet_hidden": ("protonet", "mlti", {"interpolation.layers": (1,)}),
     "protonet_32": ("protonet", "mlti", {"interpolation.layers": (0, 1)}),
 }
-PROGRAMS = ("maml_input",)  # whose compiled step is written to `program.txt`
+PROGRAMS = ("protonet_input",)  # whose compiled step is written to `program.txt`
 
 
 def write_data(folder: pathlib.Path) -> None:
@@ -125,6 +123,7 @@ def program_text(experiment: Any) -> str:
         experiment.episode,
         experiment.config.train.meta_batch_size,
         experiment.plan,
+        experiment.ema,
     )
     state, pool, key = experiment.plan.replicate(
         (experiment.init_state(), experiment.splits.train, experiment.key(1))
