@@ -176,11 +176,12 @@ def difference(a, b):
 def test_losses_differ_by_rounding(layouts, layout, name):
     """The tolerance is the rounding of a sum in another order, and its growth.
 
-    Float64 rounds with 1.1e-16 and float32 with 6e-8. A difference in the tasks or
-    their weights would be as large in both.
+    Float64 rounds with 1.1e-16 and float32 with 6e-8. After 30 steps, the largest
+    relative differences were 8e-16 and 3e-7; the tolerance leaves room for other
+    compilers. A difference in the tasks or their weights would be as large in both.
     """
     got, expected = (layouts[each] / name for each in (layout, (1, 1)))
-    first, last = (1e-5, 1e-2) if name.endswith("32") else (1e-13, 1e-9)
+    first, last = (1e-6, 1e-4) if name.endswith("32") else (1e-14, 1e-12)
     a, b = losses(got), losses(expected)
     assert difference(a[:2], b[:2]) < first
     assert difference(a, b) < last
@@ -192,8 +193,7 @@ def test_losses_differ_by_rounding(layouts, layout, name):
         for field in [*(f for f in b if f.startswith("arr_")), "outputs"]:
             assert np.max(np.abs(a[field] - b[field])) < last, field
     a, b = (json.loads((each / "results.json").read_text()) for each in (got, expected))
-    np.testing.assert_allclose(a["per_task"], b["per_task"], atol=0.2)
-    assert abs(a["mean"] - b["mean"]) < 0.02
+    np.testing.assert_allclose(a["per_task"], b["per_task"], atol=1e-6)
 
 
 @pytest.mark.slow
