@@ -161,6 +161,9 @@ def joined(cluster: Cluster | None, describe: Describe) -> Iterator[None]:
     except Interrupted:  # on all processes at the same step
         _leave(describe)
         raise
+    except KeyboardInterrupt:  # a second Ctrl-C
+        print("interrupted", file=sys.stderr, flush=True)
+        os._exit(130)
     except Exception as error:
         _end(error, describe)
     else:
