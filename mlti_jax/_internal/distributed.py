@@ -209,7 +209,7 @@ def _end(error: Exception, describe: Describe) -> None:
     JAX waits at the end of a process for all others, of which one may be gone.
     """
     code = 2
-    if isinstance(error, jax.errors.JaxRuntimeError) and _is_lost(error):
+    if _is_lost(error):
         _print_error(
             "lost the connection to another process of this run, which has failed or "
             "was killed; its own output has the reason. Run the same command on all "
@@ -238,9 +238,14 @@ def _print_error(text: str) -> None:
 
 def _is_lost(error: Exception) -> bool:
     """Whether JAX failed because another process does not answer."""
+    if isinstance(error, InputError):
+        return False
     text = str(error).lower()
-    signs = ("gloo", "connection", "peer", "heartbeat", "unavailable", "coordination")
-    return any(sign in text for sign in signs)
+    if "gloo" in text:  # a `ValueError` if the program has not been started
+        return True
+    signs = ("connection", "peer", "heartbeat", "unavailable", "coordination")
+    is_jax = isinstance(error, jax.errors.JaxRuntimeError)
+    return is_jax and any(sign in text for sign in signs)
 
 
 def _first_line(error: Exception) -> str:

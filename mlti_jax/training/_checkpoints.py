@@ -42,6 +42,7 @@ _NOT_DAMAGE = (
     "DEADLINE_EXCEEDED",
     "RESOURCE_EXHAUSTED",
     "UNAVAILABLE",
+    "Gloo",  # collectives on CPUs
     *map(
         os.strerror,
         (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM),

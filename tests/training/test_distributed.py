@@ -360,6 +360,7 @@ def test_errors_of_the_machine_are_not_damage(tmp_path, monkeypatch):
         RuntimeError("Gloo all-reduce failed"),
         AssertionError("sync_global_devices name mismatch"),
         ValueError("PERMISSION_DENIED: error reading a file"),
+        ValueError("UNKNOWN: Gloo AllGather failed: Connection reset by peer"),
     ):
         Failing.error = error
         with pytest.raises(type(error)):
