@@ -35,7 +35,6 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "protonet_vanilla": ("protonet", "vanilla", {"train.tasks_per_pass": 1}),
     "protonet_input": ("protonet", "mlti", {"interpolation.layers": (0,)}),
-    "protonet_hidden": ("protonet", "mlti", {"interpolation.layers": (1,)}),
     "protonet_32": ("protonet", "mlti", {"interpolation.layers": (0, 1)}),
 }
 PROGRAMS = ("protonet_input",)  # whose compiled step is written to `program.txt`

