@@ -16,6 +16,11 @@ Examples, from the root of the project:
   Learners, strategies, backbones, datasets and configs:
     python -m experiments.run --list
 
+  On several machines, the same command on each of them. SLURM, Open MPI and TPU pods
+  are recognized; elsewhere, give the address of process 0, the number of processes, and
+  the index of each (docs/scaling.md):
+    ... --distributed=HOST:PORT,NUM,ID
+
 The run writes config.json, metrics.jsonl, tensorboard/, checkpoints/, results.json and
 report.html into the work directory. The same command resumes an interrupted run and
 skips a finished one. The user's cache directory keeps compiled programs for the next
@@ -25,6 +30,7 @@ start (`--config.compilation_cache=off` to disable it).
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from absl import flags, logging
 from ml_collections import config_flags
@@ -32,8 +38,10 @@ from ml_collections import config_flags
 from experiments import cli
 from experiments.side_by_side import run_side_by_side
 from mlti_jax import parallel, report
-from mlti_jax._internal.command_line import DATA_DIR
+from mlti_jax._internal import distributed
+from mlti_jax._internal.command_line import DATA_DIR, describe
 from mlti_jax._internal.processes import stop_with_parent
+from mlti_jax._internal.progress import silence
 from mlti_jax.errors import InputError
 from mlti_jax.training import build, train_and_evaluate
 from mlti_jax.training._metrics import summary
@@ -43,6 +51,11 @@ CONFIG = config_flags.DEFINE_config_file(
     "config", None, "A file in experiments/configs, and its arguments after a colon."
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory for the outputs of the run.")
+DISTRIBUTED = flags.DEFINE_string(
+    "distributed",
+    None,
+    "HOST:PORT,NUM,ID: address of process 0, number of processes, index of this one.",
+)
 LIST = flags.DEFINE_bool("list", False, "List the available names, and exit.")
 
 
@@ -59,13 +72,21 @@ def main() -> None:
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing optional parts.
     parallel.use_all_cores()
     cli.use_compilation_cache(config.compilation_cache)
-    if config.get("compare"):
-        run_side_by_side(config, workdir, DATA_DIR.value)
-    else:
+    cluster = distributed.find_cluster(DISTRIBUTED.value)
+    with distributed.joined(cluster, describe):
+        _run(config, workdir)
+
+
+def _run(config: Any, workdir: str) -> None:
+    with silence(not distributed.is_first()):
+        if config.get("compare"):
+            run_side_by_side(config, workdir, DATA_DIR.value)
+            return
         experiment = build(config, DATA_DIR.value)
         result = train_and_evaluate(experiment, workdir)
-        print(summary(result))
-        report.write_run(experiment, result, workdir)
+        if distributed.is_first():
+            print(summary(result))
+            report.write_run(experiment.on_this_process(), result, workdir)
 
 
 if __name__ == "__main__":

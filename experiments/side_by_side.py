@@ -9,6 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from mlti_jax import plotting, report
+from mlti_jax._internal.distributed import is_first
 from mlti_jax._internal.progress import say, without_repeats
 from mlti_jax._internal.storage import write_json
 from mlti_jax.errors import InputError
@@ -41,27 +42,37 @@ def run_side_by_side(
         for name, experiment in experiments.items():
             say(f"--- {name}")
             results[name] = train_and_evaluate(experiment, folder / name)
-            report.write_run(experiment, results[name], folder / name)
-    first = config.compare[0]
+            if is_first():
+                own = experiment.on_this_process()
+                report.write_run(own, results[name], folder / name)
+    first, *others = config.compare
     differences = {}
+    for name in others:
+        mean, ci95 = paired_difference(
+            results[name]["per_task"], results[first]["per_task"]
+        )
+        differences[name] = {"mean": mean, "ci95": ci95}
+    comparison = {"results": results, "difference": differences}
+    if is_first():
+        _print(comparison, first)
+        write_json(folder / "comparison.json", comparison)
+        plots = _plot(experiments, folder)
+        print("\nplots: " + ", ".join(str(path) for path in plots))
+        report.write_comparison(experiments, results, folder)
+    return comparison
+
+
+def _print(comparison: dict[str, Any], first: str) -> None:
+    """Print the results, and their differences from the first."""
+    results, differences = comparison["results"], comparison["difference"]
     print(f"\n{_title(results[first])}\n")
     for name, result in results.items():
         metric = result["metric"]
         line = f"  {name:10} {format_interval(metric, result['mean'], result['ci95'])}"
-        if name != first:
-            mean, ci95 = paired_difference(
-                result["per_task"], results[first]["per_task"]
-            )
-            differences[name] = {"mean": mean, "ci95": ci95}
-            difference = format_interval(metric, mean, ci95, sign="+")
+        if name in differences:
+            difference = format_interval(metric, **differences[name], sign="+")
             line += f"   {difference} against {first}, paired"
         print(line)
-    comparison = {"results": results, "difference": differences}
-    write_json(folder / "comparison.json", comparison)
-    plots = _plot(experiments, folder)
-    print("\nplots: " + ", ".join(str(path) for path in plots))
-    report.write_comparison(experiments, results, folder)
-    return comparison
 
 
 def _build(config: ConfigDict, strategy: str, data_dir: str | None) -> Experiment:

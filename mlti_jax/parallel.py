@@ -17,8 +17,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from mlti_jax._internal.distributed import number_of_processes
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree
 
@@ -34,7 +37,8 @@ class Plan:
     """Static description of where and when tasks run.
 
     Attributes:
-      devices: the devices that share the tasks; empty for JAX's default device.
+      devices: the devices that share the tasks; empty for JAX's default device. In a
+        run of several processes, equally many of each, process by process.
       tasks_per_pass: number of tasks that a device runs at a time; None for its entire
         share.
 
@@ -61,6 +65,10 @@ class Plan:
         """The devices as a JAX mesh with the axis "tasks"; None for a single device."""
         if len(self.devices) < 2:
             return None
+        if self.spans_processes:
+            # In the order given: the tasks of a process are next to each other.
+            devices = np.asarray(self.devices)
+            return Mesh(devices, (_AXIS,), axis_types=(AxisType.Auto,))
         return jax.make_mesh(
             (len(self.devices),),
             (_AXIS,),
@@ -68,11 +76,86 @@ class Plan:
             devices=self.devices,
         )
 
+    @property
+    def spans_processes(self) -> bool:
+        """Whether some of the devices belong to other processes."""
+        return len({device.process_index for device in self.devices}) > 1
+
+    def local_tasks(self, number: int) -> slice:
+        """Return which of `number` tasks are on devices of this process.
+
+        Examples:
+          >>> from mlti_jax.parallel import Plan
+          >>> Plan().local_tasks(8)
+          slice(0, 8, None)
+        """
+        if not self.spans_processes:
+            return slice(0, number)
+        self._check_divides(number)
+        share = number // len(self.devices)
+        own = [
+            index
+            for index, device in enumerate(self.devices)
+            if device.process_index == jax.process_index()
+        ]
+        return slice(share * own[0], share * (own[-1] + 1))
+
+    def assemble(self, tree: PyTree) -> PyTree:
+        """Make arrays of all tasks from those of this process.
+
+        Args:
+          tree: NumPy arrays `[own, ...]` of the tasks `local_tasks(number)`.
+
+        Returns:
+          Arrays `[number, ...]`, distributed over the devices by task.
+
+        Examples:
+          >>> import numpy as np
+          >>> from mlti_jax.parallel import Plan
+          >>> Plan().assemble(np.arange(3)).tolist()
+          [0, 1, 2]
+        """
+        if self.mesh is None:
+            return jax.tree.map(jnp.asarray, tree)
+        sharding = NamedSharding(self.mesh, _BY_TASK)
+        return jax.tree.map(
+            lambda leaf: jax.make_array_from_process_local_data(sharding, leaf), tree
+        )
+
+    def to_host(self, tree: PyTree) -> PyTree:
+        """Copy arrays to NumPy arrays, with the parts that other processes hold."""
+        if not self.spans_processes:
+            return jax.tree.map(np.asarray, tree)
+        return multihost_utils.process_allgather(tree, tiled=True)
+
     def replicate(self, tree: PyTree) -> PyTree:
-        """Copy arrays to all devices, once instead of at every call."""
+        """Copy arrays to all devices, once instead of at every call.
+
+        With several processes, each copies its own arrays, which must be the same.
+        """
         if self.mesh is None:
             return tree
-        return jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
+        sharding = NamedSharding(self.mesh, _EVERYWHERE)
+        if not self.spans_processes:
+            return jax.device_put(tree, sharding)
+
+        def put(leaf: Array) -> Array:
+            if isinstance(leaf, jax.Array):
+                if not leaf.is_fully_addressable:
+                    return leaf
+                if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                    data = put(jax.random.key_data(leaf))
+                    return jax.random.wrap_key_data(
+                        data, impl=jax.random.key_impl(leaf)
+                    )
+            # `device_put` would compare the values of all processes, and NaN differs
+            # from itself.
+            value = np.asarray(leaf)
+            return jax.make_array_from_callback(
+                value.shape, sharding, value.__getitem__
+            )
+
+        return jax.tree.map(put, tree)
 
     def shard(self, tree: PyTree) -> PyTree:
         """Constrain arrays `[tasks, ...]` to be distributed over the devices."""
@@ -84,18 +167,21 @@ class Plan:
     def _divides(self, tree: PyTree) -> bool:
         return _length(tree) % len(self.devices) == 0
 
+    def _check_divides(self, number: int) -> None:
+        if number % len(self.devices):
+            raise InputError(
+                f"{number} tasks cannot be divided equally among "
+                f"{len(self.devices)} devices; use a multiple of {len(self.devices)} "
+                "tasks, or fewer devices"
+            )
+
     def _spread(
         self, function: Callable[..., PyTree], mapped: PyTree, out_specs: PyTree
     ) -> Callable[..., PyTree]:
         """Run `function(shared, mapped)` on each device with its part of `mapped`."""
         if self.mesh is None:
             return function
-        if not self._divides(mapped):
-            raise InputError(
-                f"{_length(mapped)} tasks cannot be divided equally among "
-                f"{len(self.devices)} devices; use a multiple of {len(self.devices)} "
-                "tasks, or fewer devices"
-            )
+        self._check_divides(_length(mapped))
         return jax.shard_map(
             function,
             mesh=self.mesh,
@@ -291,10 +377,11 @@ def plan_for(
     """Choose a plan for a meta-batch; explicit arguments take precedence.
 
     On accelerators, the meta-batch is divided among as many devices as can share it
-    equally. On a CPU, the devices are its cores (see `use_all_cores`). Images are
-    divided among the cores and processed one task at a time, because XLA runs a
-    convolution on one core, and one task fits into the cache. Other networks use one
-    device, because their matrix products already use all cores.
+    equally, those of all processes. On a CPU, the devices are its cores (see
+    `use_all_cores`). Images are divided among the cores and processed one task at a
+    time, because XLA runs a convolution on one core, and one task fits into the cache.
+    Other networks use one device of each process, because their matrix products already
+    use all cores.
 
     Args:
       x: inputs, every leaf `[N, ...]`; images are `[N, H, W, C]`.
@@ -307,7 +394,7 @@ def plan_for(
 
     Raises:
       InputError: if fewer than `devices` devices are available, or if `batch_size` is
-        not a multiple of `devices`.
+        not a multiple of `devices` or of the number of processes.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -316,24 +403,46 @@ def plan_for(
       >>> len(plan.devices), plan.tasks_per_pass
       (1, 2)
     """
-    available = jax.local_devices()
+    processes = number_of_processes()
+    # Those of each process, of which all use equally many.
+    available = jax.local_device_count() * processes
     if jax.default_backend() == "cpu":
         images = all(leaf.ndim == 4 for leaf in jax.tree.leaves(x))
-        devices = 1 if devices is None and not images else devices
+        devices = processes if devices is None and not images else devices
         tasks_per_pass = 1 if tasks_per_pass is None and images else tasks_per_pass
+    if batch_size % processes:
+        raise InputError(
+            f"train.meta_batch_size is {batch_size}, which is not a multiple of "
+            f"{processes} processes; choose a multiple, or start fewer processes"
+        )
     if devices is None:
-        devices = max(n for n in range(1, len(available) + 1) if batch_size % n == 0)
-    if not 1 <= devices <= len(available):
+        devices = max(
+            n for n in range(processes, available + 1, processes) if batch_size % n == 0
+        )
+    if not 1 <= devices <= available:
         raise InputError(
             f"train.devices is {devices}, but the number of available devices is "
-            f"{len(available)}; choose a number from 1 to {len(available)}"
+            f"{available}; choose a number from 1 to {available}"
+        )
+    if devices % processes:
+        raise InputError(
+            f"train.devices is {devices}, which is not a multiple of {processes} "
+            "processes, of which each uses equally many devices; choose a multiple"
         )
     if batch_size % devices:
         raise InputError(
             f"train.meta_batch_size is {batch_size}, which is not a multiple of "
             f"{devices} devices; choose a multiple, or another train.devices"
         )
-    return Plan(tuple(available[:devices]), tasks_per_pass)
+    share = devices // processes
+    if processes == 1:
+        return Plan(tuple(jax.local_devices()[:share]), tasks_per_pass)
+    chosen = [d for p in range(processes) for d in _devices_of(p)[:share]]
+    return Plan(tuple(chosen), tasks_per_pass)
+
+
+def _devices_of(process: int) -> list[jax.Device]:
+    return [device for device in jax.devices() if device.process_index == process]
 
 
 def _length(tree: PyTree) -> int:

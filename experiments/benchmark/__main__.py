@@ -27,6 +27,8 @@ cases in two minutes, without vmap and compilation. The tables are:
                                  ways, shots, image size, inner steps and pool size
   evaluation                     test tasks per second, ours and PyTorch's
   own_network                    a wrapped network relative to the built-in one
+  projection                     efficiency at 8, 64 and 512 devices: bytes per step and
+                                 a model of the network
   startup                        seconds from the command to the first step, by part
 
 `--output=DIR` writes `results.json` and plots.
@@ -51,6 +53,7 @@ from experiments.benchmark import (
     memory,
     own_network,
     plots,
+    projection,
     relative,
     sampling,
     scaling,
@@ -96,6 +99,7 @@ TABLES = {
     "scaling": scaling,
     "evaluation": evaluation,
     "own_network": own_network,
+    "projection": projection,
     "startup": startup,
 }
 # Modules with `table(result)`, by the kind of result.
@@ -193,6 +197,7 @@ def write(results: list[dict], folder: pathlib.Path) -> None:
     draw: dict[str, Callable[[dict, pathlib.Path], None]] = {
         "memory": plots.memory,
         "scaling": plots.scaling,
+        "projection": plots.projection,
     }
     for result in results:
         if result["kind"] in draw:

@@ -213,6 +213,37 @@ def scaling(result: dict, path: pathlib.Path) -> None:
     save_with_legend(fig, axes, path, columns=3)
 
 
+def projection(result: dict, path: pathlib.Path) -> None:
+    """Plot the projected efficiency against the number of devices, by network."""
+    rows = result["rows"]
+    speeds = list(rows[0]["efficiency"])
+    networks = list(rows[0]["efficiency"][speeds[0]])
+    fig = new_figure(COLUMN_WIDTH, 1.2 + 2.0 * len(speeds))
+    axes = fig.subplots(len(speeds), len(networks), sharex=True, sharey=True)
+    for line, speed in zip(np.atleast_2d(axes), speeds, strict=True):
+        for axis, network in zip(line, networks, strict=True):
+            for row, color, style in zip(rows, COLORS, LINE_STYLES, strict=False):
+                values = row["efficiency"][speed][network]
+                axis.plot(
+                    [int(devices) for devices in values],
+                    [100 * value for value in values.values()],
+                    style,
+                    color=color,
+                    ms=3,
+                    lw=1.2,
+                    label=row["case"],
+                )
+            axis.set(xscale="log", ylim=(0, 103))
+            axis.set_xticks(*2 * [[int(devices) for devices in values]])
+            axis.minorticks_off()
+        line[0].set_ylabel(f"efficiency, %\n{speed} x the speed of this machine")
+    for axis, network in zip(np.atleast_2d(axes)[0], networks, strict=True):
+        axis.set_title(network, fontsize=8)
+    for axis in np.atleast_2d(axes)[-1]:
+        axis.set_xlabel("devices")
+    save_with_legend(fig, axes, path, columns=2)
+
+
 def _thousands(size: int) -> str:
     return f"{size}" if size < 1000 else f"{size / 1000:g}k"
 

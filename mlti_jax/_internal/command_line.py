@@ -68,7 +68,7 @@ def run(
     except BrokenPipeError:
         return _close_output()
     except Exception as error:
-        message = _message(error)
+        message = describe(error)
         if message is None:
             raise
         print(f"error: {message}", file=sys.stderr)
@@ -76,7 +76,7 @@ def run(
     return 0
 
 
-def _message(error: Exception) -> str | None:
+def describe(error: Exception) -> str | None:
     """Describe what a user or the machine causes; None for a fault of the program."""
     if isinstance(error, InputError):
         return str(error)

@@ -1,6 +1,6 @@
 """Strategies: from a learner for one task to the objective of a meta-batch."""
 
-from mlti_jax.strategies._base import Strategy, chain, each_task, vanilla
+from mlti_jax.strategies._base import PerTask, Strategy, chain, each_task, vanilla
 from mlti_jax.strategies._maxup import maxup
 from mlti_jax.strategies._metaaug import metaaug
 from mlti_jax.strategies._metadropout import metadropout
@@ -16,6 +16,7 @@ from mlti_jax.strategies._registry import make
 from mlti_jax.strategies._taml import taml
 
 __all__ = [
+    "PerTask",
     "Strategy",
     "chain",
     "cross",

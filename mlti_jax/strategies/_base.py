@@ -6,6 +6,7 @@ gradient transformations; `meta_objective` applies them around a learner.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -35,13 +36,16 @@ class Strategy(NamedTuple):
         `transform` gets additional tasks, which serve as partners only.
       init: `(learner, variables, key, x) -> parameters` of the strategy, which are
         trained together with the learner's.
-      relabel: `(tasks [M], key) -> tasks [M]` with other labels, before anything else.
+      relabel: `(tasks [M], key) -> tasks [M]` with other labels, before anything else;
+        it does not look at x.
       sample: `(variables, key) -> variables`, once per meta-batch in training.
       perturb: `variables -> Perturbation`, noise on hidden outputs within a task, in
         training and at test time.
       transform: `(tasks [M], key, B) -> tasks [B, m]`, m versions of each task; the
         version with the largest loss counts. If all versions of a task have the same
         support set, it may be returned once, `[B, ...]`; the learner then adapts once.
+        If each new task needs only a few of the tasks, use `PerTask`: devices of
+        several processes then draw only those.
       penalty: `(variables before sample, aux [B, m]) -> scalar`, added to the loss.
     """
 
@@ -55,6 +59,24 @@ class Strategy(NamedTuple):
     perturb: Callable[[Variables], Perturbation] | None = None
     transform: Callable[[Task, Array, int], Task] | None = None
     penalty: Callable[[Variables, Aux], Array] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PerTask:
+    """A `transform` that computes each new task from a few of the drawn ones.
+
+    Attributes:
+      select: `(tasks [M], key, B) -> inputs`, any tree with leaves `[B, ...]` that
+        contains the `Task`s of each new task, and keys. It does not look at x.
+      combine: `inputs of one task -> task [m]`.
+    """
+
+    select: Callable[[Task, Array, int], PyTree]
+    combine: Callable[[PyTree], Task]
+
+    def __call__(self, tasks: Task, key: Array, size: int) -> Task:
+        """Transform tasks `[M]` to tasks `[B, m]`."""
+        return jax.vmap(self.combine)(self.select(tasks, key, size))
 
 
 def vanilla() -> Strategy:
@@ -152,9 +174,7 @@ def _only_one(
     return [(i, getattr(s, field)) for i, s in having]
 
 
-def each_task(
-    function: Callable[[Array, Task], Task], versions: int = 1
-) -> Callable[[Task, Array, int], Task]:
+def each_task(function: Callable[[Array, Task], Task], versions: int = 1) -> PerTask:
     """Make a `transform` that produces m versions of each task independently.
 
     Args:
@@ -167,13 +187,14 @@ def each_task(
       1
     """
 
-    def transform(tasks: Task, key: Array, size: int) -> Task:
+    def select(tasks: Task, key: Array, size: int) -> tuple[Array, Task]:
         tasks = jax.tree.map(lambda leaf: leaf[:size], tasks)
-        keys = jax.random.split(key, (size, versions))
-        versions_of_task = jax.vmap(function, in_axes=(0, None))
-        return jax.vmap(versions_of_task)(keys, tasks)
+        return jax.random.split(key, (size, versions)), tasks
 
-    return transform
+    def combine(keys_and_task: tuple[Array, Task]) -> Task:
+        return jax.vmap(function, in_axes=(0, None))(*keys_and_task)
+
+    return PerTask(select, combine)
 
 
 def shares_support(tasks: Task) -> bool:

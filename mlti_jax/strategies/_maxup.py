@@ -11,7 +11,7 @@ import jax
 
 from mlti_jax import interpolation
 from mlti_jax._internal.checks import check_range, unknown_name
-from mlti_jax.strategies._base import Strategy, each_task
+from mlti_jax.strategies._base import PerTask, Strategy, each_task
 from mlti_jax.strategies._mixing import PAIR_FUNCTIONS, check_mixing
 from mlti_jax.types import Array, Task
 
@@ -59,12 +59,12 @@ def maxup(
 
     all_versions = each_task(one_version, versions)
 
-    def transform(tasks: Task, key: Array, size: int) -> Task:
-        transformed = all_versions(tasks, key, size)
+    def combine(keys_and_task: tuple[Array, Task]) -> Task:
+        transformed = all_versions.combine(keys_and_task)
         if sets == "both":
             return transformed
         # The support set is the same in all versions: learners adapt to it once.
-        support = jax.tree.map(lambda leaf: leaf[:size], tasks.support)
-        return transformed.replace(support=support)
+        return transformed.replace(support=keys_and_task[1].support)
 
+    transform = PerTask(all_versions.select, combine)
     return Strategy(name="maxup", layers=tuple(layers), transform=transform)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from mlti_jax import augmentation, interpolation
 from mlti_jax._internal.checks import check_positive, unknown_name
 from mlti_jax.interpolation import Method
-from mlti_jax.strategies._base import Strategy
+from mlti_jax.strategies._base import PerTask, Strategy
 from mlti_jax.strategies._mixing import PAIR_FUNCTIONS, check_mixing
 from mlti_jax.types import Array, Task
 
@@ -79,20 +79,22 @@ def mlti(
         augmented = augment(key_within, task_i, lam, mixing)
         return jax.tree.map(partial(jnp.where, same), augmented, mixed)
 
-    def transform(tasks: Task, key: Array, size: int) -> Task:
+    def select(tasks: Task, key: Array, size: int) -> tuple[Array, Array, Task, Task]:
         key_partners, key_tasks = jax.random.split(key)
         j = interpolation.sample_partners(key_partners, tasks.domain, partners, size)
         task_i = jax.tree.map(lambda leaf: leaf[:size], tasks)
         task_j = jax.tree.map(lambda leaf: leaf[j], tasks)
         keys = jax.random.split(key_tasks, size)
-        mixed = jax.vmap(one_task)(keys, j == jnp.arange(size), task_i, task_j)
-        return jax.tree.map(lambda leaf: leaf[:, None], mixed)
+        return keys, j == jnp.arange(size), task_i, task_j
+
+    def combine(inputs: tuple[Array, Array, Task, Task]) -> Task:
+        return jax.tree.map(lambda leaf: leaf[None], one_task(*inputs))
 
     return Strategy(
         name="mlti",
         layers=tuple(layers),
         min_tasks=1 if partners == "intra" else 2,
-        transform=transform,
+        transform=PerTask(select, combine),
     )
 
 

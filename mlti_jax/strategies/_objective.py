@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +15,16 @@ import jax.numpy as jnp
 
 from mlti_jax.backbones._stack import with_frozen, without_frozen
 from mlti_jax.backbones._wrapped import is_wrapped
+from mlti_jax.data._pools import take_inputs
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Aux, Learner, TaskContext, Variables
 from mlti_jax.parallel import Plan, map_tasks, mean_loss
-from mlti_jax.strategies._base import Strategy, repeat_support, shares_support
+from mlti_jax.strategies._base import (
+    PerTask,
+    Strategy,
+    repeat_support,
+    shares_support,
+)
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 LossFn = Callable[[Variables, Task, Array], tuple[Array, Aux]]
@@ -69,6 +76,7 @@ def meta_objective(
     layer: int,
     batch_size: int,
     plan: Plan = Plan(),
+    samples: PyTree | None = None,
 ) -> tuple[Array, Aux]:
     r"""Compute the loss of a meta-batch, $\frac{1}{B} \sum_i L_i$.
 
@@ -83,6 +91,8 @@ def meta_objective(
       layer: static; the layer at which the strategy transforms tasks.
       batch_size: B.
       plan: how tasks are distributed over devices and time.
+      samples: if given, the x of `tasks` are rows of these, and each device takes only
+        the rows that its own tasks need.
 
     Returns:
       The scalar loss, and `Aux` with leading axes `[B, m]` except for `state`, which
@@ -124,14 +134,22 @@ def meta_objective(
         loss, aux = learner.loss(variables, task, context, layer)
         return loss, aux.replace(state=without_frozen(aux.state))
 
+    if samples is not None and (layer > 0 or strategy.transform is None):
+        tasks, samples = map_tasks(_take_samples, _at_once(plan))(samples, tasks), None
     if layer > 0:
         keys = jax.random.split(key_embed, tasks.domain.shape[0])
         tasks, states = map_tasks(embed, plan)(variables, (tasks, keys))
         state = with_frozen(_mean_over_tasks(states), variables.state)
         variables = variables.replace(state=state)
-    tasks = plan.shard(
-        _transformed(strategy, tasks, key_transform, layer, batch_size, plan)
-    )
+    if samples is None:
+        transformed = _transformed(
+            strategy, tasks, key_transform, layer, batch_size, plan
+        )
+    else:
+        transformed = _transformed_rows(
+            strategy, tasks, key_transform, batch_size, plan, samples
+        )
+    tasks = plan.shard(transformed)
     versions = tasks.domain.shape[1]
     if versions == 1 and strategy.penalty is None and plan.tasks_per_pass is not None:
         loss, aux = _accumulated_loss(
@@ -172,6 +190,51 @@ def _transformed(
     # Hidden features are on the device that computed them, and stay there.
     run = plan.everywhere(run) if layer == 0 else run
     return run(tasks, key)
+
+
+def _transformed_rows(
+    strategy: Strategy,
+    tasks: Task,
+    key: Array,
+    batch_size: int,
+    plan: Plan,
+    samples: PyTree,
+) -> Task:
+    """Apply the strategy's transform to tasks whose x are rows of `samples`."""
+    transform = strategy.transform
+    assert transform is not None
+    if not isinstance(transform, PerTask):  # It may use any of the tasks.
+        everything = plan.everywhere(jax.vmap(_take_samples, in_axes=(None, 0)))
+        tasks = everything(samples, tasks)
+        return _transformed(strategy, tasks, key, 0, batch_size, plan)
+
+    def select(tasks: Task, key: Array) -> PyTree:
+        return transform.select(tasks, key, batch_size)
+
+    def combine(samples: PyTree, inputs: PyTree) -> Task:
+        return transform.combine(_take_samples(samples, inputs))
+
+    inputs = plan.everywhere(select)(tasks, key)
+    return map_tasks(combine, _at_once(plan))(samples, inputs)
+
+
+def _take_samples(samples: PyTree, tree: PyTree) -> PyTree:
+    """Replace row numbers with samples, in all tasks of a tree."""
+
+    def take(batch: Batch) -> Batch:
+        return batch.replace(x=take_inputs(samples, batch.x))
+
+    def fill(node: Any) -> Any:
+        if not isinstance(node, Task):
+            return node
+        return node.replace(support=take(node.support), query=take(node.query))
+
+    return jax.tree.map(fill, tree, is_leaf=lambda node: isinstance(node, Task))
+
+
+def _at_once(plan: Plan) -> Plan:
+    """Return a plan for cheap functions of all tasks of a device."""
+    return dataclasses.replace(plan, tasks_per_pass=None)
 
 
 def _accumulated_loss(

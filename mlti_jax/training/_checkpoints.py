@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -13,13 +14,40 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from mlti_jax._internal.distributed import (
+    arrays_of_first,
+    from_first,
+    number_of_processes,
+)
 from mlti_jax._internal.progress import say
 from mlti_jax._internal.storage import disk_errors, make_folder, reserve
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
 
-# Errors of the machine, not of the file: reading it again may succeed.
-_NOT_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)
+# What Orbax raises if files are missing, cut or changed. Everything else, such as an
+# error of a collective, a timeout or a full memory, says nothing about the files.
+_DAMAGE = (
+    ValueError,  # includes those of JSON and Unicode
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
+# Errors of the machine that arrive as a `ValueError`: reading again may succeed.
+_NOT_DAMAGE = (
+    "PERMISSION_DENIED",
+    "DEADLINE_EXCEEDED",
+    "RESOURCE_EXHAUSTED",
+    "UNAVAILABLE",
+    "Gloo",  # collectives on CPUs
+    *map(
+        os.strerror,
+        (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM),
+    ),
+)
 # The digest of all other leaves, uint8 [32], which is saved as a leaf itself.
 _DIGEST = "sha256"
 # Room on disk for a checkpoint, in addition to its numbers: metadata, file blocks.
@@ -46,7 +74,10 @@ class Checkpoints:
 
     def _open(self) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=self._keep, enable_async_checkpointing=True, create=False
+            max_to_keep=self._keep,
+            enable_async_checkpointing=True,
+            create=False,
+            multiprocessing_options=_this_process(),
         )
         return ocp.CheckpointManager(self._directory, options=options)
 
@@ -128,6 +159,79 @@ class Checkpoints:
         self._manager = self._open()
 
 
+def _this_process() -> ocp.options.MultiprocessingOptions:
+    """Make Orbax work in this process alone, without waiting for others.
+
+    States are the same on all processes, so one of them writes and reads.
+    """
+    if number_of_processes() == 1:
+        return ocp.options.MultiprocessingOptions()
+    process = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=process,
+        active_processes={process},
+        barrier_sync_key_prefix=f"process_{process}",
+    )
+
+
+class SharedCheckpoints:
+    """`Checkpoints` of a run of several processes: process 0 writes and reads.
+
+    All processes call the same methods at the same places, and get the same states and
+    errors.
+    """
+
+    def __init__(self, directory: str | pathlib.Path, keep: int | None) -> None:
+        self._own: list[Checkpoints] = []  # one on process 0, none on the others
+        from_first(lambda: self._own.append(Checkpoints(directory, keep)))
+
+    def steps(self) -> list[int]:
+        """Return the saved steps, ascending."""
+        return from_first(lambda: self._own[0].steps())
+
+    def save(self, step: int, state: PyTree) -> None:
+        """Copy `state` and write it in the background."""
+        from_first(lambda: self._own[0].save(step, state))
+
+    def delete(self, step: int) -> None:
+        """Remove one step."""
+        from_first(lambda: self._own[0].delete(step))
+
+    def restore(
+        self, template: PyTree, step: int | None = None
+    ) -> tuple[int, PyTree] | None:
+        """Return the newest intact state and its step, or None."""
+
+        found: list[tuple[int, PyTree]] = []  # on process 0
+
+        def read() -> int | None:
+            restored = self._own[0].restore(template, step)
+            found.extend([restored] if restored else [])
+            return restored[0] if restored else None
+
+        saved = from_first(read)
+        if saved is None:
+            return None
+        return saved, arrays_of_first(found[0][1] if found else template)
+
+    def wait(self) -> None:
+        """Wait until everything is written; raise errors of the background."""
+        from_first(lambda: self._own[0].wait())
+
+    def close(self) -> None:
+        """Wait, and release the directory; unlike the others, without an exchange."""
+        for own in self._own:
+            own.close()
+
+
+def open_checkpoints(
+    directory: pathlib.Path, keep: int | None
+) -> Checkpoints | SharedCheckpoints:
+    """Open a directory of checkpoints, in a run of any number of processes."""
+    kind = Checkpoints if number_of_processes() == 1 else SharedCheckpoints
+    return kind(directory, keep)
+
+
 class DamagedError(Exception):
     """A checkpoint was read and found to be damaged."""
 
@@ -146,13 +250,12 @@ def read_checkpoint(directory: pathlib.Path, step: int, template: PyTree) -> PyT
     """
     path = directory / str(step)
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
+        with ocp.StandardCheckpointer(
+            multiprocessing_options=_this_process()
+        ) as checkpointer:
             flat = dict(checkpointer.restore(path / "default"))
-    except Exception as error:  # Orbax raises many kinds for damaged files.
-        # Only what was read and found wrong is damaged.
-        if isinstance(error, MemoryError | jax.errors.JaxRuntimeError) or (
-            isinstance(error, OSError) and error.errno in _NOT_DAMAGE
-        ):
+    except _DAMAGE as error:
+        if any(sign in str(error) for sign in _NOT_DAMAGE):
             raise
         lines = str(error).splitlines() or [type(error).__name__]
         raise DamagedError(lines[0][:200]) from error

@@ -165,10 +165,10 @@ class Evaluator:
         """
         metrics: list[np.ndarray] = []
         for tasks, aux, number in self._passes(variables, pool, key, num_tasks):
-            values = np.asarray(aux.metric)[:number]
+            values = self.plan.to_host(aux.metric)[:number]
             wrong = np.flatnonzero(~np.isfinite(values))
             if len(wrong):
-                domain = int(tasks.domain[wrong[0]])
+                domain = int(self.plan.to_host(tasks.domain)[wrong[0]])
                 source = getattr(pool, "domains", ())[domain : domain + 1]
                 raise InputError(
                     f"the outputs for task {sum(map(len, metrics)) + wrong[0]}"
@@ -194,11 +194,16 @@ class Evaluator:
     ) -> Iterator[TaskOutputs]:
         """Yield the outputs of each of the tasks `0..num_tasks-1`, without padding."""
         for tasks, aux, number in self._passes(variables, pool, key, num_tasks):
-            counts = np.ones(tasks.query.y.shape[:2], bool)
-            if tasks.query.weight is not None:
-                counts = np.asarray(tasks.query.weight) > 0
-            outputs, labels = np.asarray(aux.outputs), np.asarray(tasks.query.y)
-            domains, groups = np.asarray(tasks.domain), np.asarray(tasks.groups)
+            outputs, labels, weight, domains, groups = self.plan.to_host(
+                (
+                    aux.outputs,
+                    tasks.query.y,
+                    tasks.query.weight,
+                    tasks.domain,
+                    tasks.groups,
+                )
+            )
+            counts = np.ones(labels.shape[:2], bool) if weight is None else weight > 0
             for i in range(number):
                 yield TaskOutputs(
                     outputs[i][counts[i]],
@@ -212,6 +217,8 @@ class Evaluator:
     ) -> Iterator[tuple[Task, Aux, int]]:
         """Yield the tasks of each pass, their `Aux`, and how many of them count."""
         layer = 0
+        if self.plan.spans_processes:  # each computes the features of its own pool
+            variables = jax.tree.map(np.asarray, variables)
         if self._features_pay(pool, num_tasks):
             pool = self._with_features(variables, pool)
             layer = self.learner.shared_layers
@@ -219,10 +226,10 @@ class Evaluator:
         at_once = min(self.tasks_per_pass, fitting)
         devices = max(1, len(self.plan.devices))
         at_once = max(at_once // devices, 1) * devices
-        variables, pool = self.plan.replicate((variables, pool))
+        variables, pool, key = self.plan.replicate((variables, pool, key))
         started = None
         for start in range(0, num_tasks, at_once):
-            drawn = self._draw(pool, key, jnp.arange(at_once) + start)
+            drawn = self._draw(pool, key, np.arange(at_once, dtype=np.int32) + start)
             aux = self._losses(variables, drawn, layer)
             # The next pass is started before the caller waits for this one.
             if started is not None:

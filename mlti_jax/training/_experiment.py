@@ -17,6 +17,7 @@ import optax
 
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax._internal.checks import check_range, unknown_name
+from mlti_jax._internal.distributed import number_of_processes
 from mlti_jax.backbones import Stack
 from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, RegressionPool, Splits
@@ -142,6 +143,15 @@ class Experiment:
         return _sample_task(
             self.splits.train, jax.random.key(0), **self.episode._asdict()
         )
+
+    def on_this_process(self) -> Experiment:
+        """Return this experiment for the devices of this process alone."""
+        if not self.plan.spans_processes:
+            return self
+        own = tuple(d for d in self.plan.devices if d in jax.local_devices())
+        plan = dataclasses.replace(self.plan, devices=own)
+        evaluator = dataclasses.replace(self.evaluator, plan=plan)
+        return dataclasses.replace(self, plan=plan, evaluator=evaluator)
 
     def data_facts(self) -> dict[str, Any]:
         """Return what distinguishes this data from other data of the same name."""
@@ -360,7 +370,7 @@ def _check_size(experiment: Experiment) -> None:
         at_once,
         interpolates,
     )
-    check_memory(needed, devices)
+    check_memory(needed, max(1, devices // number_of_processes()))
 
 
 class MethodFacts(NamedTuple):

@@ -14,8 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax._internal.distributed import (
+    arrays_of_first,
+    from_first,
+    is_first,
+    largest,
+    number_of_processes,
+)
 from mlti_jax._internal.locks import locked
-from mlti_jax._internal.progress import Progress, format_metric, say, stop_signal
+from mlti_jax._internal.progress import (
+    Progress,
+    format_metric,
+    say,
+    silence,
+    stop_signal,
+)
 from mlti_jax._internal.storage import make_folder, write_json
 from mlti_jax.data._pools import Pool
 from mlti_jax.errors import InputError, Interrupted
@@ -23,6 +36,8 @@ from mlti_jax.learners import Variables
 from mlti_jax.training._checkpoints import (
     Checkpoints,
     InMemoryCheckpoints,
+    SharedCheckpoints,
+    open_checkpoints,
     to_default_device,
 )
 from mlti_jax.training._evaluation import mean_and_interval
@@ -32,6 +47,7 @@ from mlti_jax.training._step import TrainState, cached_run_steps
 from mlti_jax.training._workdir import (
     RESULT,
     check_config,
+    note_layout,
     open_workdir,
     read_result,
     tested_variables,
@@ -65,6 +81,10 @@ def train_and_evaluate(
     Writes `config.json`, `metrics.jsonl`, `tensorboard/`, `checkpoints/last`,
     `checkpoints/best` and `results.json`. A finished run is not run again.
 
+    In a program of several processes (`jax.distributed.initialize`), all of them call
+    this with the same arguments; process 0 writes the files, so the directory of the
+    others may be on another disk.
+
     Returns:
       The content of `results.json`.
     """
@@ -82,7 +102,7 @@ def run_experiment(
       workdir: the work directory; None to keep everything in memory.
     """
     if workdir is None:
-        with stop_signal() as stopped:
+        with silence(not is_first()), _agreed_signal() as stopped:
             found = _train_and_test(experiment, None, stopped, lambda: None)
             if number := stopped():
                 raise Interrupted(number, found.result["train_steps"])
@@ -102,21 +122,60 @@ def _run_or_skip(
     config = {**config, "data": experiment.data_facts()}
     if experiment.adapted is not None:
         config["adapted"] = list(experiment.adapted)
-    make_folder(workdir, f"--workdir={workdir}")
+    _check_same(config)
+    from_first(make_folder, workdir, f"--workdir={workdir}")
     # Shown without the lock, so that the disk may be read-only.
-    if (result := _finished(workdir, config)) is not None:
+    if (result := from_first(_finished, workdir, config)) is not None:
         return result, None
-    with locked(workdir, "--workdir") as check_lock, stop_signal() as stopped:
+    with (
+        silence(not is_first()),
+        _locked_by_first(workdir) as check_lock,
+        _agreed_signal() as stopped,
+    ):
         # Another process may have finished the run in between.
-        if (result := _finished(workdir, config)) is not None:
+        if (result := from_first(_finished, workdir, config)) is not None:
             return result, None
-        open_workdir(workdir, config)
+        from_first(open_workdir, workdir, config)
+        devices = max(1, len(experiment.plan.devices))
+        from_first(note_layout, workdir, number_of_processes(), devices)
         result, variables = _train_and_test(experiment, workdir, stopped, check_lock)
         check_lock()
-        write_json(workdir / RESULT, result, seal=True)
+        from_first(lambda: write_json(workdir / RESULT, result, seal=True))
         if number := stopped():
             raise Interrupted(number, result["train_steps"])
         return result, variables
+
+
+def _check_same(config: dict[str, Any]) -> None:
+    """Raise `InputError` if this process has another config or data than process 0."""
+    expected = from_first(lambda: config)
+    different = [name for name in config if config[name] != expected.get(name)]
+    if different or len(config) != len(expected):
+        raise InputError(
+            f"process {jax.process_index()} differs from process 0 in "
+            f"{', '.join(different) or 'its config'}; start all processes with the "
+            "same command, and copy the same data to all hosts"
+        )
+
+
+@contextlib.contextmanager
+def _locked_by_first(workdir: pathlib.Path) -> Iterator[Callable[[], None]]:
+    """Lock a folder as `locked`; with several processes, process 0 holds the lock."""
+    with contextlib.ExitStack() as stack:
+        checks: list[Callable[[], None]] = []
+
+        def acquire() -> None:
+            checks.append(stack.enter_context(locked(workdir, "--workdir")))
+
+        from_first(acquire)
+        yield lambda: from_first(lambda: checks[0]())
+
+
+@contextlib.contextmanager
+def _agreed_signal() -> Iterator[Callable[[], int]]:
+    """Catch signals as `stop_signal`; a signal to one process counts for all."""
+    with stop_signal() as stopped:
+        yield lambda: largest(stopped())
 
 
 def _finished(workdir: pathlib.Path, config: dict[str, Any]) -> dict[str, Any] | None:
@@ -167,18 +226,23 @@ class _Run:
         self.stopped, self.check_lock = stopped, check_lock
         self.metric_name = experiment.learner.objective.metric_name
         self.saved = (-1, -1)
-        self.last: Checkpoints | None = None
-        self.best: Checkpoints | InMemoryCheckpoints = InMemoryCheckpoints()
+        self.last: Checkpoints | SharedCheckpoints | None = None
+        self.best: Checkpoints | SharedCheckpoints | InMemoryCheckpoints = (
+            InMemoryCheckpoints()
+        )
         self.metrics: MetricsWriter | None = None
         if workdir is None:
-            self.state = experiment.init_state()
+            self.state = arrays_of_first(experiment.init_state())
             return
         folder = workdir / "checkpoints"
-        self.last = Checkpoints(folder / "last", _KEPT_CHECKPOINTS)
+        self.last = open_checkpoints(folder / "last", _KEPT_CHECKPOINTS)
         stack.callback(self.last.close)
-        self.best = Checkpoints(folder / "best", _KEPT_BEST)
+        self.best = open_checkpoints(folder / "best", _KEPT_BEST)
         stack.callback(self.best.close)
         self.state = self._restore_or_init(self.last, self.best)
+        from_first(lambda: self._open_metrics(workdir, stack))
+
+    def _open_metrics(self, workdir: pathlib.Path, stack: contextlib.ExitStack) -> None:
         self.metrics = MetricsWriter(workdir, int(self.state.step))
         stack.callback(self.metrics.close)
 
@@ -192,13 +256,17 @@ class _Run:
 
     # ---------------------------------------------------------------- training
 
-    def _restore_or_init(self, last: Checkpoints, best: Checkpoints) -> TrainState:
+    def _restore_or_init(
+        self,
+        last: Checkpoints | SharedCheckpoints,
+        best: Checkpoints | SharedCheckpoints,
+    ) -> TrainState:
         """Return the newest state whose best variables can be read too.
 
         Training from an earlier state repeats what a damaged file has lost: steps are
         deterministic.
         """
-        initial = self.experiment.init_state()
+        initial = arrays_of_first(self.experiment.init_state())
         for step in reversed(last.steps()):
             saved = last.restore(initial, step)
             if saved is None:
@@ -262,6 +330,7 @@ class _Run:
             seconds = time.monotonic() - start
             # The first call also compiles, so the number of steps at most doubles.
             affordable = int((stop - step) * _SECONDS_PER_CALL / seconds)
+            affordable = from_first(lambda number=affordable: number)
             steps_per_call = max(1, min(2 * steps_per_call, affordable))
             done, step = stop - step, stop
             if step % config.train.log_every == 0 or step == total:
@@ -316,10 +385,14 @@ class _Run:
             "train",
             {"loss": loss, self.metric_name: metric, "steps_per_second": rate},
         )
-        self.state = self.state.replace(
-            loss_sum=jnp.float32(0), metric_sum=jnp.float32(0), count=jnp.int32(0)
-        )
+        self._set(loss_sum=jnp.zeros(()), metric_sum=jnp.zeros(()), count=jnp.int32(0))
         return f"loss {loss:.3f}, {format_metric(self.metric_name, metric)}"
+
+    def _set(self, **values: Array) -> None:
+        """Replace fields of the state."""
+        if self.experiment.plan.spans_processes:
+            values = self.experiment.plan.replicate(values)
+        self.state = self.state.replace(**values)
 
     def _write(self, step: int, split: str, values: dict[str, float]) -> None:
         if self.metrics is not None:
@@ -372,14 +445,12 @@ class _Run:
         )
         mean, ci95 = mean_and_interval(values)
         self._write(step, "validation", {self.metric_name: mean, "ci95": ci95})
-        self.state = self.state.replace(validated_step=jnp.int32(step))
+        self._set(validated_step=jnp.int32(step))
         # In the precision of the state; of two equal values the first is kept.
         value, best = np.float32(mean), np.float32(self.state.best_metric)
         sign = 1 if self.experiment.learner.objective.higher_is_better else -1
         if int(self.state.best_step) < 0 or sign * value > sign * best:
-            self.state = self.state.replace(
-                best_metric=jnp.float32(value), best_step=jnp.int32(step)
-            )
+            self._set(best_metric=jnp.float32(value), best_step=jnp.int32(step))
             self.check_lock()
             self.best.save(step, variables)
 

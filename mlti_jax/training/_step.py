@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -105,8 +106,9 @@ def init_state(
         step=jnp.int32(0),
         variables=variables,
         optimiser=optimiser.init((variables.params, variables.strategy)),
-        loss_sum=jnp.float32(0),
-        metric_sum=jnp.float32(0),
+        # float32, or float64 in JAX's mode of 64 bits
+        loss_sum=jnp.zeros(()),
+        metric_sum=jnp.zeros(()),
         count=jnp.int32(0),
         validated_step=jnp.int32(-1),
         best_metric=jnp.float32(jnp.nan),
@@ -151,10 +153,12 @@ def gradients(
     key: Array,
     batch_size: int,
     plan: Plan = Plan(),
+    samples: PyTree | None = None,
 ) -> tuple[tuple[Array, Aux], PyTree]:
     """Compute the loss of a meta-batch and its gradient, at a random layer.
 
     The layer is static in each branch of a switch outside `vmap`, so one branch runs.
+    Arguments as in `meta_objective`.
 
     Returns:
       `((loss, aux), gradient)`, the gradient by `(params, strategy parameters)`.
@@ -174,6 +178,7 @@ def gradients(
                 layer,
                 batch_size,
                 plan,
+                samples,
             )
 
         return jax.value_and_grad(loss_fn, has_aux=True)
@@ -220,13 +225,29 @@ def make_run_steps(
     optimiser = optax.with_extra_args_support(optimiser)
     draw = sample_task if learner.episodic else sample_flat
 
+    def draw_tasks(pool: Pool, keys: Array) -> Task:
+        return jax.vmap(lambda k: draw(pool, k, **episode._asdict()))(keys)
+
+    def draw_meta_batch(pool: Pool, keys: Array) -> tuple[Task, PyTree | None]:
+        if not plan.spans_processes:
+            return draw_tasks(pool, keys), None
+        # Row numbers in place of samples: each device takes those that it needs.
+        size = jax.tree.leaves(pool.x)[0].shape[0]
+        rows = dataclasses.replace(pool, x=jnp.arange(size, dtype=jnp.int32))
+        return plan.everywhere(draw_tasks)(rows, keys), pool.x
+
     def one_step(state: TrainState, pool: Pool, key: Array) -> tuple[TrainState, Array]:
         key_tasks, key_loss = jax.random.split(jax.random.fold_in(key, state.step))
-        tasks = jax.vmap(lambda k: draw(pool, k, **episode._asdict()))(
-            jax.random.split(key_tasks, num_drawn)
-        )
+        tasks, samples = draw_meta_batch(pool, jax.random.split(key_tasks, num_drawn))
         (loss, aux), grads = gradients(
-            learner, strategy, state.variables, tasks, key_loss, batch_size, plan
+            learner,
+            strategy,
+            state.variables,
+            tasks,
+            key_loss,
+            batch_size,
+            plan,
+            samples,
         )
         trained = (state.variables.params, state.variables.strategy)
         updates, optimiser_state = optimiser.update(

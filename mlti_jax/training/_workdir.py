@@ -8,8 +8,10 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from mlti_jax._internal.progress import say
 from mlti_jax._internal.storage import (
     damaged,
+    make_folder,
     read_json,
     remove_temporary,
     write_json,
@@ -23,6 +25,8 @@ from mlti_jax.training._experiment import Experiment
 CONFIG, RESULT = "config.json", "results.json"
 # Fields of datasets that earlier versions did not have.
 _DATA_FIELDS = ("dataset.missing_classes", "dataset.min_images")
+# Inside of `checkpoints`: the processes and devices that have written them.
+_LAYOUT = "layout.json"
 # Fields of a result that programs read, with their types.
 _RESULT_FIELDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("dataset", "learner", "strategy", "metric", "checkpoint"), str),
@@ -51,6 +55,39 @@ def open_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
             f"{workdir} has checkpoints but no {CONFIG}; use another --workdir"
         )
     write_json(workdir / CONFIG, json.loads(json.dumps(config)), seal=True)
+
+
+def note_layout(workdir: pathlib.Path, processes: int, devices: int) -> None:
+    """Save how many processes and devices a run uses; say if they have changed.
+
+    Args:
+      workdir: the work directory.
+      processes: number of processes.
+      devices: number of devices of all processes.
+    """
+    path = workdir / "checkpoints" / _LAYOUT
+    layout = {"processes": processes, "devices": devices}
+    try:
+        saved = read_json(path, "")
+    except InputError:  # missing or damaged; nothing depends on it
+        saved = None
+    if saved == layout:
+        return
+    if saved is not None and (path.parent / "last").exists():
+        say(
+            f"this run was started on {_describe(saved)} and continues on "
+            f"{_describe(layout)}; its results are the same up to rounding"
+        )
+    make_folder(path.parent)
+    write_json(path, layout, seal=True)
+
+
+def _describe(layout: Mapping[str, Any]) -> str:
+    processes, devices = layout.get("processes"), layout.get("devices")
+    return (
+        f"{devices} device{'' if devices == 1 else 's'} of {processes} "
+        f"process{'' if processes == 1 else 'es'}"
+    )
 
 
 def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
