@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from mlti_jax._internal import platforms
 from mlti_jax.types import Array, PyTree
 
 MAX_UNROLLED = 10  # draws of noise; the time to compile is proportional to it
@@ -105,7 +106,7 @@ def map_draws(function: Callable[[Array], PyTree], keys: Array) -> PyTree:
     arrays. XLA's sum over an axis of draws took a third of a step of Meta-Dropout on
     Conv4, and a loop spends a similar time on stacking what derivatives need.
     """
-    if keys.size > MAX_UNROLLED or jax.default_backend() != "cpu":
+    if keys.size > MAX_UNROLLED or platforms.target() != "cpu":
         return jax.vmap(jax.vmap(function))(keys)
     outputs = [function(key) for key in keys.reshape(-1)]
     return jax.tree.map(

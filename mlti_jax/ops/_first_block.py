@@ -24,7 +24,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
-from mlti_jax._internal import native
+from mlti_jax._internal import native, platforms
 from mlti_jax.ops import _pool_moments
 from mlti_jax.ops._convolution import _conv, _kernel_gradient, conv2d
 from mlti_jax.ops._groups import bind, is_zero, register
@@ -69,7 +69,7 @@ def conv_pool_moments(
         and channels <= _MOST_CHANNELS
         and filters % _FILTERS == 0
         and x.dtype == kernel.dtype
-        and jax.default_backend() == "cpu"
+        and platforms.target() == "cpu"
         and native.available(x)
     ):
         return pool_moments(conv2d(x, kernel), sign)
