@@ -73,12 +73,14 @@ def main(names: list[str]) -> None:
             "this needs ptxas on PATH: pip install -e '.[gpu_check]' and add the folder"
             " nvidia/cuda_nvcc/bin of the installed packages"
         )
+    import jax
     from jax._src import xla_bridge
     from jax.experimental import topologies
 
-    from experiments.benchmark.lowering import lower
+    from experiments.benchmark.lowering import trace
     from experiments.benchmark.program import memory_of
 
+    jax.devices()  # JAX finds its plugins now.
     known = xla_bridge.canonicalize_platform
 
     def canonicalize(platform: str) -> str:
@@ -94,7 +96,8 @@ def main(names: list[str]) -> None:
         if name not in cases:
             raise unknown_name("case", name, cases)
         start = time.perf_counter()
-        compiled = lower(cases[name], "cuda", described.devices[:1]).compile()
+        traced = trace(cases[name], described.devices[:1])
+        compiled = traced.lower().compile()
         seconds = time.perf_counter() - start
         memory = ", ".join(
             f"{part} {size / 1e6:.1f} MB" for part, size in memory_of(compiled).items()

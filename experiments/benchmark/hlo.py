@@ -57,7 +57,6 @@ class Operation(NamedTuple):
       result: type and layout, as text.
       cycles: estimated by the compiler; 0 for operations that it does not schedule.
       calls: names of the computations that it calls, by attribute.
-      trips: number of iterations of a loop; None if it is not known.
       source: name of the operation in JAX.
       line: everything.
     """
@@ -67,19 +66,19 @@ class Operation(NamedTuple):
     result: str
     cycles: int
     calls: dict[str, list[str]]
-    trips: int | None
     source: str
     line: str
 
 
 class Summary(NamedTuple):
-    """What a program does in one pass, a loop of known length counted fully.
+    """What a program does in one pass of its outermost loop, which is one step.
 
-    A loop of unknown length counts once. Of a conditional the mean of the branches
-    counts.
+    Inner loops of known length count fully, others once. Of a conditional the mean of
+    the branches counts.
 
     Attributes:
       cycles: by kind of operation.
+      per_call: cycles outside of the outermost loop, once per call.
       collectives: `(number, bytes)` by kind.
       open_loops: number of loops of unknown length, without the outermost.
       grouped: number of convolutions with groups.
@@ -89,6 +88,7 @@ class Summary(NamedTuple):
     """
 
     cycles: dict[str, float]
+    per_call: float
     collectives: dict[str, tuple[int, int]]
     open_loops: int
     grouped: int
@@ -97,7 +97,7 @@ class Summary(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Cycles of all operations."""
+        """Cycles of a step."""
         return sum(self.cycles.values())
 
 
@@ -122,7 +122,6 @@ def parse(program: str) -> tuple[dict[str, list[Operation]], str]:
             for attribute, names in _NAMES.findall(text)
         }
         cycles = re.search(r'"estimated_cycles":"(\d+)"', text)
-        trips = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', text)
         source = re.search(r'op_name="([^"]*)"', text)
         computations[current].append(
             Operation(
@@ -131,7 +130,6 @@ def parse(program: str) -> tuple[dict[str, list[Operation]], str]:
                 text[: opcode.start()],
                 int(cycles[1]) if cycles else 0,
                 calls,
-                int(trips[1]) if trips else None,
                 source[1] if source else "",
                 text,
             )
@@ -147,13 +145,14 @@ def summarize(program: str, worst: int = 5) -> Summary:
       worst: number of operations in `Summary.worst`.
     """
     computations, entry = parse(program)
+    steps = _body_of_steps(computations, entry)
     cycles: Counter[str] = Counter()
     costly: list[tuple[float, str, str, str]] = []
     collectives: dict[str, tuple[int, int]] = {}
     stored = elements = 0
-    open_loops = -1  # The outermost loop is that over steps.
-    for operation, weight in _executed(computations, entry, 1.0):
-        if operation.opcode == "while" and operation.trips is None:
+    open_loops = 0
+    for operation, weight in _executed(computations, steps, 1.0):
+        if operation.opcode == "while" and _trips(computations, operation) is None:
             open_loops += 1
         if operation.opcode in _CALLS:
             continue
@@ -175,8 +174,9 @@ def summarize(program: str, worst: int = 5) -> Summary:
     groups = re.findall(r"(?:feature|batch)_group_count=(\d+)", program)
     return Summary(
         cycles={kind: n for kind, n in cycles.most_common() if n},
+        per_call=sum(operation.cycles for operation in computations[entry]),
         collectives=collectives,
-        open_loops=max(open_loops, 0),
+        open_loops=open_loops,
         grouped=sum(int(number) > 1 for number in groups),
         padding=stored / max(elements, 1),
         worst=[(n / total, *rest) for n, *rest in costly[:worst]],
@@ -191,12 +191,41 @@ def _executed(
         yield operation, weight
         if operation.opcode not in _CALLS:
             continue
-        often = weight * (operation.trips or 1 if operation.opcode == "while" else 1)
+        often = weight
+        if operation.opcode == "while":
+            often *= _trips(computations, operation) or 1
         called = [each for names in operation.calls.values() for each in names]
         if operation.opcode == "conditional":
             often /= max(len(called), 1)
         for each in called:
             yield from _executed(computations, each, often)
+
+
+def _body_of_steps(computations: dict[str, list[Operation]], entry: str) -> str:
+    """Return the body of the outermost loop of unknown length; else the entry."""
+    for operation in computations[entry]:
+        if operation.opcode == "while" and _trips(computations, operation) is None:
+            return operation.calls["body"][0]
+    return entry
+
+
+def _trips(
+    computations: dict[str, list[Operation]], operation: Operation
+) -> int | None:
+    """Return the number of iterations of a loop that counts to a constant, else None.
+
+    JAX's loops of known length count from 0, in steps of 1.
+    """
+    condition = computations.get(operation.calls["condition"][0], [])
+    if not condition or condition[-1].opcode != "compare":
+        return None
+    bound = re.search(r"compare\(%?[\w.\-]+, %?([\w.\-]+)\)", condition[-1].line)
+    if bound is None or "direction=LT" not in condition[-1].line:
+        return None
+    for each in condition:
+        if each.name == bound[1] and each.opcode == "constant":
+            return int(re.search(r"constant\((-?\d+)\)", each.line)[1])
+    return None
 
 
 def kind_of(operation: Operation, computations: dict[str, list[Operation]]) -> str:

@@ -1,4 +1,4 @@
-"""Training steps lowered for a platform that this machine does not have."""
+"""Training steps traced for platforms that this machine does not have."""
 
 from __future__ import annotations
 
@@ -19,20 +19,17 @@ from mlti_jax.training import make_run_steps
 _NATIVE = re.compile(r'custom_call @(mlti_jax_\w+)|call_target_name = "(mlti_jax_\w+)"')
 
 
-def lower(
-    case: Case, platform: str, devices: Sequence[jax.Device] = ()
-) -> jax.stages.Lowered:
-    """Lower the training steps of a case, without data.
+def trace(case: Case, devices: Sequence[jax.Device] = ()) -> jax.stages.Traced:
+    """Trace the training steps of a case as on an accelerator, without data.
 
     Args:
       case: the step.
-      platform: `cpu`, `cuda` or `tpu`.
       devices: of a topology (`jax.experimental.topologies`), to compile for them; the
-        tasks are divided among them. Without them, the result can only be looked at.
+        tasks are divided among them.
 
     Returns:
-      The program `run(state, pool, key, stop)` of `make_run_steps`, as it would be on a
-      machine with that platform.
+      The program `run(state, pool, key, stop)` of `make_run_steps`. Without devices,
+      it can be lowered (`lowering_platforms`), but not compiled.
     """
     parts = abstract_parts(case)
     plan = Plan(tuple(devices))
@@ -51,12 +48,9 @@ def lower(
             ),
             arguments,
         )
-    with platforms.tracing_for("gpu" if platform == "cuda" else platform):
+    with platforms.tracing_for("accelerator"):
         run = make_run_steps(*parts[:4], case.tasks, plan)
-        traced = run.trace(*arguments)
-        if devices:
-            return traced.lower()
-        return traced.lower(lowering_platforms=(platform,))
+        return run.trace(*arguments)
 
 
 def native_calls(program: str) -> set[str]:

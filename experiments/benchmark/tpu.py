@@ -240,7 +240,7 @@ def compile_for(
     """
     from jax.experimental import topologies
 
-    from experiments.benchmark.lowering import lower
+    from experiments.benchmark.lowering import trace
     from experiments.benchmark.program import cost_of, memory_of
     from mlti_jax._internal.precision import matmul_precision
 
@@ -253,7 +253,8 @@ def compile_for(
     start = time.perf_counter()
     with matmul_precision(precision):
         case = replace(case, compute_dtype=dtype)
-        compiled = lower(case, "tpu", described.devices[:devices]).compile()
+        traced = trace(case, described.devices[:devices])
+        compiled = traced.lower().compile()
     seconds = time.perf_counter() - start
     chip = CHIPS.get(topology.partition(":")[0])
     return {

@@ -19,7 +19,7 @@ _target: contextvars.ContextVar[str | None] = contextvars.ContextVar(
 
 
 def target() -> str:
-    """Return the platform of the programs that are traced now, such as `cpu`."""
+    """Return the platform of the programs that are traced now, `cpu` or another."""
     return _target.get() or jax.default_backend()
 
 
@@ -30,7 +30,8 @@ def tracing_for(platform: str) -> Iterator[None]:
     JAX does not know of this choice: functions that were compiled before keep theirs.
 
     Args:
-      platform: `cpu`, `gpu` or `tpu`, as in `jax.default_backend()`.
+      platform: as in `jax.default_backend()`, or `accelerator` for all but `cpu`: no
+        operation distinguishes them when it is traced.
     """
     token = _target.set(platform)
     try:

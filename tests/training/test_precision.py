@@ -56,9 +56,9 @@ def test_every_product_of_a_step_has_the_precision(learner, network, shape):
         assert len(lines) > 5
         assert all("HIGH" in line for line in lines)
         if precision == "highest":
-            assert all("HIGHEST, HIGHEST" in line for line in lines)
+            assert all(line.count("HIGHEST") == 2 for line in lines)
     lines = products(lowered_step(learner, network, shape, "default"))
-    assert any("DEFAULT, DEFAULT" in line for line in lines)
+    assert any(line.count("DEFAULT") == 2 for line in lines)
 
 
 class Recorder:
@@ -156,7 +156,7 @@ def test_learners_compute_in_bfloat16(name, network):
         assert leaf.dtype == jnp.float32
         assert np.isfinite(leaf).all()
     # bfloat16 has 8 bits: relative errors of 1/256 per operation.
-    assert loss == pytest.approx(exact, rel=0.1, abs=0.05)
+    assert float(loss) == pytest.approx(float(exact), rel=0.1, abs=0.05)
     flat, exact_flat = (
         np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
         for tree in (gradient, exact_gradient)

@@ -12,7 +12,7 @@ import pytest
 
 from experiments.benchmark import tpu
 from experiments.benchmark.cases import BIO, POSE, RAINBOW, TEXT, vanilla
-from experiments.benchmark.lowering import lower, native_calls
+from experiments.benchmark.lowering import native_calls, trace
 from mlti_jax import ops
 from mlti_jax._internal import native
 from mlti_jax.backbones._registry import BACKBONES
@@ -89,8 +89,9 @@ def check(combination):
         pytest.importorskip("wordllama")
     case = ALL[combination]
     case = vanilla(case) if strategy == "vanilla" else case
+    traced = trace(case)
     for platform in PLATFORMS:
-        program = lower(case, platform).as_text()
+        program = traced.lower(lowering_platforms=(platform,)).as_text()
         assert "stablehlo.while" in program  # the loop over steps
         assert native_calls(program) == set()
 
@@ -110,19 +111,32 @@ def test_lowers_for_gpus_and_tpus(combination):
     check(combination)
 
 
+# Every strategy with every learner, and every learner on every network. All of `ALL`
+# take two minutes.
+PAIRS = [
+    (learner, network, strategy)
+    for learner, network, strategy in ALL
+    if (network == "mlp" or strategy == "vanilla")
+    and (learner, network, strategy) not in QUICK
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "combination", [each for each in ALL if each not in QUICK], ids="-".join
-)
-def test_every_combination_lowers(combination):
+@pytest.mark.parametrize("combination", PAIRS, ids="-".join)
+def test_pairs_lower_for_gpus_and_tpus(combination):
     check(combination)
 
 
 def test_native_kernels_are_found_in_a_program_for_cpus():
     if not native.available(jnp.zeros(1)):
         pytest.skip("no native kernels here")
-    case = replace(vanilla(NETWORKS["conv4"]), learner="protonet", tasks=2)
-    assert native_calls(lower(case, "cpu").as_text())
+
+    def loss(kernel):
+        return ops.conv2d(jnp.ones((2, 8, 8, 16)), kernel).sum()
+
+    kernel = jax.ShapeDtypeStruct((3, 3, 16, 16), jnp.float32)
+    program = jax.jit(jax.grad(loss)).lower(kernel).as_text()
+    assert "mlti_jax_WinogradGradientF32" in native_calls(program)
 
 
 def test_operations_traced_for_a_cpu_lower_for_other_platforms():

@@ -33,6 +33,13 @@ feature_group_count=2
 backend_config={"estimated_cycles":"7"}
 }
 
+%five (p.8: (s32[])) -> pred[] {
+  %p.8 = (s32[]{:T(128)}) parameter(0)
+  %bound.1 = s32[]{:T(128)} constant(5)
+  %i.1 = s32[]{:T(128)} get-tuple-element(%p.8), index=0
+  ROOT %lt.2 = pred[]{:T(512)} compare(%i.1, %bound.1), direction=LT
+}
+
 %always (p.4: (s32[])) -> pred[] {
   %p.4 = (s32[]) parameter(0)
   ROOT %lt.1 = pred[]{:T(512)} compare(%p.4, %p.4), direction=LT
@@ -54,8 +61,8 @@ backend_config={"estimated_cycles":"10"}
 metadata={op_name="jit(run)/max_pool"}, backend_config={"estimated_cycles":"100"}
   %fusion.2 = bf16[16,128]{1,0:T(8,128)(2,1)} fusion(%p.7), kind=kOutput, \
 calls=%fused_conv, backend_config={"estimated_cycles":"50"}
-  %while.2 = (s32[]{:T(128)}) while(%p.7), condition=%always, body=%draw_body, \
-backend_config={"known_trip_count":{"n":"5"},"estimated_cycles":"999"}
+  %while.2 = (s32[]{:T(128)}) while(%p.7), condition=%five, body=%draw_body, \
+backend_config={"estimated_cycles":"999"}
   %while.3 = (s32[]{:T(128)}) while(%p.7), condition=%always, body=%draw_body
   %cond.1 = f32[4,8]{1,0:T(8,128)} conditional(%p.7, %p.7, %p.7), \
 branch_computations={%branch_a, %branch_b}
@@ -66,6 +73,8 @@ to_apply=%always, backend_config={"estimated_cycles":"40"}
 
 ENTRY %main.1 (a.1: f32[4,8]) -> f32[4,8] {
   %a.1 = f32[4,8]{1,0:T(8,128)} parameter(0)
+  %copy.3 = f32[4,8]{1,0:T(8,128)} copy(%a.1), \
+backend_config={"estimated_cycles":"77"}
   %while.1 = (f32[4,8]{1,0:T(8,128)}) while(%a.1), condition=%always, body=%step
   ROOT %out.1 = f32[4,8]{1,0:T(8,128)} get-tuple-element(%while.1), index=0
 }
@@ -82,6 +91,7 @@ def test_cycles_are_added_by_kind():
         "copy, reshape": (30 + 10) / 2,  # the mean of the branches
     }
     assert summary.total == 252
+    assert summary.per_call == 77
     assert summary.open_loops == 1  # without the loop over steps
     assert summary.grouped == 1
     assert summary.collectives == {"all-reduce": (1, 4 * (10 + 6))}
