@@ -65,7 +65,6 @@ def library_calls(program: str) -> Counter[str]:
 
 def main(names: list[str]) -> None:
     """Compile cases by name, and print a line for each."""
-    os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS}".strip()
     extras.require("jax_plugins.xla_cuda12", "gpu_check")
     if shutil.which("ptxas") is None:
@@ -80,6 +79,7 @@ def main(names: list[str]) -> None:
     from experiments.benchmark.lowering import trace
     from experiments.benchmark.program import memory_of
 
+    jax.config.update("jax_platforms", "cpu")  # There is no GPU to look for.
     jax.devices()  # JAX finds its plugins now.
     known = xla_bridge.canonicalize_platform
 
