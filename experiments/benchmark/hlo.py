@@ -81,6 +81,8 @@ class Summary(NamedTuple):
       per_call: cycles outside of the outermost loop, once per call.
       collectives: `(number, bytes)` by kind.
       open_loops: number of loops of unknown length, without the outermost.
+      without_estimate: number of sorts and of fusions (mostly gathers) for which the
+        compiler gives no cycles.
       grouped: number of convolutions with groups.
       padding: bytes of all results as they are stored, divided by those of their
         elements.
@@ -91,6 +93,7 @@ class Summary(NamedTuple):
     per_call: float
     collectives: dict[str, tuple[int, int]]
     open_loops: int
+    without_estimate: dict[str, int]
     grouped: int
     padding: float
     worst: list[tuple[float, str, str, str]]
@@ -149,6 +152,7 @@ def summarize(program: str, worst: int = 5) -> Summary:
     cycles: Counter[str] = Counter()
     costly: list[tuple[float, str, str, str]] = []
     collectives: dict[str, tuple[int, int]] = {}
+    without_estimate: Counter[str] = Counter()
     stored = elements = 0
     open_loops = 0
     for operation, weight in _executed(computations, steps, 1.0):
@@ -161,6 +165,8 @@ def summarize(program: str, worst: int = 5) -> Summary:
         costly.append(
             (weight * operation.cycles, kind, operation.result, operation.source)
         )
+        if not operation.cycles and operation.opcode in ("sort", "fusion"):
+            without_estimate[operation.opcode] += 1
         if operation.cycles:
             sizes = array_bytes(operation.result)
             elements, stored = elements + sizes[0], stored + sizes[1]
@@ -177,6 +183,7 @@ def summarize(program: str, worst: int = 5) -> Summary:
         per_call=sum(operation.cycles for operation in computations[entry]),
         collectives=collectives,
         open_loops=open_loops,
+        without_estimate=dict(without_estimate),
         grouped=sum(int(number) > 1 for number in groups),
         padding=stored / max(elements, 1),
         worst=[(n / total, *rest) for n, *rest in costly[:worst]],

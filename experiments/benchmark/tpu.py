@@ -315,6 +315,11 @@ def marks(result: dict) -> list[str]:
         found.append(f"padding to tiles {summary.padding:.1f} times the data")
     if summary.open_loops:
         found.append(f"{summary.open_loops} loops of unknown length, counted once")
+    if summary.without_estimate:
+        names = (
+            f"{number} {name}" for name, number in summary.without_estimate.items()
+        )
+        found.append(f"no estimate for {', '.join(names)}")
     number = sum(number for number, _ in summary.collectives.values())
     if number > 1:
         found.append(f"{number} collectives")

@@ -95,7 +95,13 @@ def small_config(precision):
     return config
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    "precision",
+    [
+        pytest.param(each, marks=() if each == "highest" else pytest.mark.slow)
+        for each in PRECISIONS
+    ],
+)
 def test_a_run_uses_its_precision_and_leaves_no_setting_behind(precision):
     recorder = Recorder()
     network = recorder.stack()
@@ -118,13 +124,24 @@ def test_an_unknown_precision_raises():
 # ------------------------------------------------------------------------- bfloat16
 
 
-@pytest.mark.parametrize("network", ["mlp", "conv4", "word_mean", "albert"])
-@pytest.mark.parametrize("name", table.LEARNERS)
+COMBINATIONS = [
+    *((name, "mlp") for name in table.LEARNERS),
+    *((name, "conv4") for name in table.LEARNERS if table.fits(name, "conv4")),
+    *((name, net) for name in ("anil", "protonet") for net in ("word_mean", "albert")),
+]
+QUICK = [("protonet", "mlp"), ("mtl", "mlp"), ("protonet", "albert")]
+
+
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow)
+        for each in COMBINATIONS
+    ],
+)
 def test_learners_compute_in_bfloat16(name, network):
     """Parameters, state, loss and gradient are float32, products are not."""
     row, net = table.LEARNERS[name], table.NETWORKS[network]
-    if not table.fits(name, network):
-        pytest.skip("does not fit")
     pytest.importorskip(net.needs)
     task = jax.tree.map(jnp.asarray, net.task(0, 4))
     facts = {"base_groups": table.WAYS, "base_classes": table.WAYS}

@@ -68,6 +68,7 @@ backend_config={"estimated_cycles":"999"}
 branch_computations={%branch_a, %branch_b}
   %all-reduce.1 = (f32[10]{0:T(128)}, f32[2,3]{1,0:T(8,128)}) all-reduce(%p.7, %p.7), \
 to_apply=%always, backend_config={"estimated_cycles":"40"}
+  %sort.2 = s32[4]{0:T(128)} sort(%p.7), dimensions={0}, to_apply=%always
   ROOT %tuple.1 = (f32[4,8]{1,0:T(8,128)}) tuple(%fusion.1)
 }
 
@@ -94,6 +95,7 @@ def test_cycles_are_added_by_kind():
     assert summary.per_call == 77
     assert summary.open_loops == 1  # without the loop over steps
     assert summary.grouped == 1
+    assert summary.without_estimate == {"sort": 1}
     assert summary.collectives == {"all-reduce": (1, 4 * (10 + 6))}
     share, kind, result, source = summary.worst[0]
     assert (kind, source) == ("broadcast", "jit(run)/max_pool")
