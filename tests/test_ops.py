@@ -233,11 +233,12 @@ def test_forms_of_the_derivative_of_max_pool_equal_a_loop(form, shape):
         with np.errstate(invalid="ignore", divide="ignore"):
             selected[i, n, h, w, c] = t[at][equal].sum() / np.float32(equal.sum())
             scattered[at] = np.where(equal, g[i, n, h, w, c] / equal.sum(), 0)
+    x, pooled, t, g = map(jnp.asarray, (x, pooled, t, g))
+    close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
     for function in (lambda f, *a: f(*a), lambda f, *a: jax.jit(f)(*a)):
-        close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
         close(function(select, x, pooled, t), selected)
         close(function(scatter, x, pooled, g), scattered)
-    x16, pooled16, t16 = (jnp.asarray(a, jnp.bfloat16) for a in (x, pooled, t))
+    x16, pooled16, t16 = (a.astype(jnp.bfloat16) for a in (x, pooled, t))
     assert select(x16, pooled16, t16).dtype == jnp.bfloat16
 
 
