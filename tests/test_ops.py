@@ -9,7 +9,7 @@ import pytest
 from jax import lax, test_util
 
 from mlti_jax import ops
-from mlti_jax._internal import native
+from mlti_jax._internal import native, platforms
 from mlti_jax.ops import _convolution, _max_pool
 
 SLOW = pytest.mark.slow
@@ -242,13 +242,44 @@ def test_forms_of_the_derivative_of_max_pool_equal_a_loop(form, shape):
     assert select(x16, pooled16, t16).dtype == jnp.bfloat16
 
 
-def test_accelerators_get_their_form_of_the_derivative_of_max_pool():
+def test_accelerators_get_their_form_of_the_derivative_of_max_pool(monkeypatch):
     """Windows with axes of length 2, `[..., 2, W / 2, 2, C]`, are a form for CPUs."""
-    gradient = jax.jit(jax.grad(lambda x: jnp.sum(ops.max_pool(x) ** 2)))
-    traced = gradient.trace(jax.ShapeDtypeStruct((3, 8, 12, 5), jnp.float32))
-    for platform in ("cpu", "cuda", "tpu"):
+
+    def windows(function, target, platform):
+        """Whether the gradient has such an axis."""
+        with platforms.tracing_for(target):
+            gradient = jax.jit(jax.grad(lambda x: jnp.sum(function(x) ** 2)))
+            traced = gradient.trace(jax.ShapeDtypeStruct((3, 8, 12, 5), jnp.float32))
         program = traced.lower(lowering_platforms=(platform,)).as_text()
-        assert ("4x2x6x2x5x" in program) == (platform == "cpu")
+        return "4x2x6x2x5x" in program
+
+    def in_a_block(x):
+        return ops.pool_moments(x, jnp.ones(5))[0]
+
+    monkeypatch.setattr(native, "available", lambda *operands: False)
+    for function in (ops.max_pool, in_a_block):
+        assert windows(function, "cpu", "cpu")
+        for platform in ("cuda", "tpu"):
+            assert not windows(function, "accelerator", platform)
+    # Pooling in a block of a network chooses when it is lowered.
+    assert not windows(in_a_block, "cpu", "tpu")
+
+
+def test_both_derivatives_of_max_pool_agree():
+    """The one that is traced for accelerators runs on a CPU too."""
+    (x, t) = draw(8, (2, 3, 5, 7, 2), (2, 3, 5, 7, 2))
+
+    def derivatives(x, t):
+        value = lambda x: jnp.sum(jnp.sin(ops.max_pool(x)) ** 2)  # noqa: E731
+        gradient = jax.grad(value)
+        reverse_twice = jax.grad(lambda x: jnp.vdot(gradient(x), t))
+        forward = jax.jvp(ops.max_pool, (x,), (t,))[1]
+        return gradient(x), jax.jvp(gradient, (x,), (t,))[1], reverse_twice(x), forward
+
+    expected = jax.jit(jax.vmap(derivatives))(x, t)
+    with platforms.tracing_for("accelerator"):
+        got = jax.jit(jax.vmap(lambda *a: derivatives(*a)))(x, t)
+    assert_close(got, expected, 1e-6)
 
 
 def test_a_window_with_nan_has_the_derivative_nan():

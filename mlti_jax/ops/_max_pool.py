@@ -24,6 +24,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 
+from mlti_jax._internal import platforms
 from mlti_jax.ops._groups import bind, is_zero, register
 
 
@@ -62,7 +63,12 @@ def max_pool(x: Array) -> Array:
 @max_pool.defjvp
 def _max_pool_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     maximum = max_pool(*primals)
-    return maximum, select(primals[0][None], maximum[None], tangents[0][None])[0]
+    operands = (*primals, maximum, *tangents)
+    if platforms.target() == "cpu":
+        # JAX then keeps the positions of the maxima for the backward pass. To find them
+        # again takes 3 % of a step of ResNet-12.
+        return maximum, _select_windows(*operands)
+    return maximum, select(*(operand[None] for operand in operands))[0]
 
 
 def select(x: Array, pooled: Array, t: Array) -> Array:
