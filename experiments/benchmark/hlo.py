@@ -79,7 +79,7 @@ class Summary(NamedTuple):
     Attributes:
       cycles: by kind of operation.
       per_call: cycles outside of the outermost loop, once per call.
-      collectives: `(number, bytes)` by kind.
+      collectives: `(number, bytes)` per step by kind, of conditionals the mean.
       open_loops: number of loops of unknown length, without the outermost.
       without_estimate: number of sorts and of fusions (mostly gathers) for which the
         compiler gives no cycles.
@@ -91,7 +91,7 @@ class Summary(NamedTuple):
 
     cycles: dict[str, float]
     per_call: float
-    collectives: dict[str, tuple[int, int]]
+    collectives: dict[str, tuple[float, float]]
     open_loops: int
     without_estimate: dict[str, int]
     grouped: int
@@ -151,7 +151,7 @@ def summarize(program: str, worst: int = 5) -> Summary:
     steps = _body_of_steps(computations, entry)
     cycles: Counter[str] = Counter()
     costly: list[tuple[float, str, str, str]] = []
-    collectives: dict[str, tuple[int, int]] = {}
+    collectives: dict[str, tuple[float, float]] = {}
     without_estimate: Counter[str] = Counter()
     stored = elements = 0
     open_loops = 0
@@ -173,8 +173,8 @@ def summarize(program: str, worst: int = 5) -> Summary:
         name = _collective(operation)
         if name:
             number, size = collectives.get(name, (0, 0))
-            size += array_bytes(operation.result)[0]
-            collectives[name] = (number + 1, size)
+            size += weight * array_bytes(operation.result)[0]
+            collectives[name] = (number + weight, size)
     total = max(sum(cycles.values()), 1.0)
     costly.sort(key=lambda each: -each[0])
     groups = re.findall(r"(?:feature|batch)_group_count=(\d+)", program)

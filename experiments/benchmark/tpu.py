@@ -322,7 +322,7 @@ def marks(result: dict) -> list[str]:
         found.append(f"no estimate for {', '.join(names)}")
     number = sum(number for number, _ in summary.collectives.values())
     if number > 1:
-        found.append(f"{number} collectives")
+        found.append(f"{number:g} collectives")
     return found
 
 
@@ -348,7 +348,7 @@ def table(result: dict) -> str:
         seconds, name = roofline(result)
         bound = f"{1e3 * seconds:.3f} {name}"
     exchanged = ", ".join(
-        f"{number} {kind} ({size / 1e3:.1f} kB)"
+        f"{number:g} {kind} ({size / 1e3:.1f} kB)"
         for kind, (number, size) in summary.collectives.items()
     )
     shares = ", ".join(
