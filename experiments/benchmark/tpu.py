@@ -6,7 +6,7 @@ of its own, because libtpu reads its settings from the environment when JAX star
 because it ends the process if it fails.
 
 Nothing is run. A row has what the compiler reports: memory, collectives and its own
-estimate of cycles. A *roofline* is a lower bound of the time of a step: all operations
+estimate of cycles. A *roofline* is a bound of the time of a step: all operations
 at the peak rate of matrix products, or all bytes at the bandwidth of the memory,
 whichever takes longer.
 """
