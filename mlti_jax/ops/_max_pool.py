@@ -13,7 +13,8 @@ every order in forward and reverse mode. They have one form for each kind of pla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import chex
@@ -138,16 +139,20 @@ def _corners(x: Array) -> list[Array]:
 _CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
 
 
+def _add(arrays: Iterable[Array]) -> Array:
+    return functools.reduce(jnp.add, arrays)
+
+
 def _chosen_corners(x: Array, pooled: Array) -> tuple[list[Array], Array]:
     """Return where each corner is a maximum, and the number of maxima per window."""
     chosen = [corner == pooled for corner in _corners(x)]
-    return chosen, sum(each.astype(x.dtype) for each in chosen)
+    return chosen, _add(each.astype(x.dtype) for each in chosen)
 
 
 def _select_corners(x: Array, pooled: Array, t: Array) -> Array:
     chosen, count = _chosen_corners(x, pooled)
     pairs = zip(chosen, _corners(t), strict=True)
-    return sum(jnp.where(each, corner, 0) for each, corner in pairs) / count
+    return _add(jnp.where(each, corner, 0) for each, corner in pairs) / count
 
 
 def _scatter_corners(x: Array, pooled: Array, g: Array) -> Array:
@@ -163,7 +168,7 @@ def _scatter_corners(x: Array, pooled: Array, g: Array) -> Array:
         return lax.pad(values, zero, (*pads, *places))
 
     pairs = zip(chosen, _CORNERS, strict=True)
-    return sum(place(jnp.where(each, share, 0), *corner) for each, corner in pairs)
+    return _add(place(jnp.where(each, share, 0), *corner) for each, corner in pairs)
 
 
 # The primitives.
