@@ -276,6 +276,8 @@ def make_strategy(case: Case, learner: learners.Learner) -> strategies.Strategy:
     check_applicable(name, case.learner)
     mixing = ("mlti", "intra", "cross", "metamix", "maxup")
     options = {name: {"alpha": case.alpha} for name in mixing}
+    if case.setting == "regression":  # TAML's default measure needs classes.
+        options["taml"] = {"measure": "theil"}
     strategy = strategies.make(
         name,
         setting=strategies.effective_setting(case.setting, learner),
