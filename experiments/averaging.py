@@ -184,6 +184,7 @@ def measure(
         config.train.meta_batch_size,
         experiment.plan,
         DECAYS,
+        config.train.precision,
     )
     pool, key = experiment.plan.replicate((splits.train, experiment.key(TRAIN)))
     state = experiment.plan.replicate(state)

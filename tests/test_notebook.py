@@ -1,5 +1,6 @@
 """The notebook runs from start to end, with few steps and without `experiments`."""
 
+import json
 import os
 import pathlib
 import re
@@ -10,7 +11,7 @@ from nbclient import NotebookClient
 
 ROOT = pathlib.Path(__file__).parents[1]
 NOTEBOOK = ROOT / "docs" / "colab.ipynb"
-FEWER = {"STEPS": 4, "TEST_TASKS": 6, "VALIDATION_TASKS": 4}
+FEWER = {"STEPS": 4, "PAPER_STEPS": 2, "TEST_TASKS": 6, "VALIDATION_TASKS": 4}
 
 
 @pytest.fixture
@@ -58,8 +59,9 @@ def test_runs_from_start_to_end(notebook, tmp_path, monkeypatch):
     NotebookClient(notebook, timeout=600, resources=resources).execute()
     text = printed(notebook)
     assert "uses the CPU" in text
-    assert "on the same 6 test tasks" in text
     assert "% correct" in text
+    assert "own data: " in text
+    assert text.count("on the same 6 test tasks") == 2  # the paper's experiment too
     figures = [
         output
         for cell in notebook.cells
@@ -70,3 +72,10 @@ def test_runs_from_start_to_end(notebook, tmp_path, monkeypatch):
     assert len(figures) == 3
     for name in ("tasks.png", "learning_curves.png", "model/manifest.json"):
         assert (tmp_path / "mlti_colab" / name).is_file()
+    for name in ("vanilla", "mlti"):
+        config = json.loads(
+            (tmp_path / "mlti_colab_paper" / name / "config.json").read_text()
+        )
+        assert config["learner"]["name"] == "maml"
+        assert config["task"]["queries"] == 1
+        assert config["train"]["precision"] == "default"

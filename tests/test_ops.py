@@ -1,5 +1,7 @@
 """Operations and derivatives, compared with `lax`, NumPy and PyTorch."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,8 @@ import pytest
 from jax import lax, test_util
 
 from mlti_jax import ops
-from mlti_jax._internal import native
-from mlti_jax.ops import _convolution
+from mlti_jax._internal import native, platforms
+from mlti_jax.ops import _convolution, _max_pool
 
 SLOW = pytest.mark.slow
 SHAPES = [
@@ -203,6 +205,89 @@ def test_equal_entries_of_a_window_share_the_gradient():
     zeros = jnp.zeros((1, 4, 4, 1))
     _, tangent = jax.jvp(ops.max_pool, (zeros,), (zeros + 5.0,))
     np.testing.assert_allclose(tangent, 5.0)
+
+
+FORMS = {
+    "cpu": (_max_pool._select_windows, _max_pool._scatter_windows),
+    "accelerator": (_max_pool._select_corners, _max_pool._scatter_corners),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(2, 3, 4, 6, 2), (1, 2, 7, 5, 3), (1, 2, 3, 2, 1)])
+def test_forms_of_the_derivative_of_max_pool_equal_a_loop(form, shape):
+    """For both kinds of platform, with ties, NaN and odd sizes."""
+    select, scatter = FORMS[form]
+    rng = np.random.default_rng(6)
+    x = rng.integers(-1, 2, shape).astype(np.float32)  # many ties
+    x[0, 0, 0, 0, 0] = np.nan
+    t = rng.normal(size=shape).astype(np.float32)
+    small = (*shape[:2], shape[2] // 2, shape[3] // 2, shape[4])
+    g = rng.normal(size=small).astype(np.float32)
+    pooled, selected = np.zeros(small, np.float32), np.zeros(small, np.float32)
+    scattered = np.zeros(shape, np.float32)
+    for i, n, h, w, c in np.ndindex(small):
+        at = np.s_[i, n, 2 * h : 2 * h + 2, 2 * w : 2 * w + 2, c]
+        pooled[i, n, h, w, c] = x[at].max()
+        equal = x[at] == x[at].max()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            selected[i, n, h, w, c] = t[at][equal].sum() / np.float32(equal.sum())
+            scattered[at] = np.where(equal, g[i, n, h, w, c] / equal.sum(), 0)
+    x, pooled, t, g = map(jnp.asarray, (x, pooled, t, g))
+    close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
+    for function in (lambda f, *a: f(*a), lambda f, *a: jax.jit(f)(*a)):
+        close(function(select, x, pooled, t), selected)
+        close(function(scatter, x, pooled, g), scattered)
+    x16, pooled16, t16 = (a.astype(jnp.bfloat16) for a in (x, pooled, t))
+    assert select(x16, pooled16, t16).dtype == jnp.bfloat16
+
+
+def test_accelerators_get_their_form_of_the_derivative_of_max_pool(monkeypatch):
+    """Windows with axes of length 2, `[..., 2, W / 2, 2, C]`, are a form for CPUs."""
+
+    def windows(function, target, platform):
+        """Whether the gradient has such an axis."""
+        with platforms.tracing_for(target):
+            gradient = jax.jit(jax.grad(lambda x: jnp.sum(function(x) ** 2)))
+            traced = gradient.trace(jax.ShapeDtypeStruct((3, 8, 12, 5), jnp.float32))
+        program = traced.lower(lowering_platforms=(platform,)).as_text()
+        return "4x2x6x2x5x" in program
+
+    def in_a_block(x):
+        return ops.pool_moments(x, jnp.ones(5))[0]
+
+    monkeypatch.setattr(native, "available", lambda *operands: False)
+    for function in (ops.max_pool, in_a_block):
+        assert windows(function, "cpu", "cpu")
+        for platform in ("cuda", "tpu"):
+            assert not windows(function, "accelerator", platform)
+    # Pooling in a block of a network chooses when it is lowered.
+    assert not windows(in_a_block, "cpu", "tpu")
+
+
+def test_both_derivatives_of_max_pool_agree():
+    """The one that is traced for accelerators runs on a CPU too."""
+    (x, t) = draw(8, (2, 3, 5, 7, 2), (2, 3, 5, 7, 2))
+
+    def derivatives(x, t):
+        value = lambda x: jnp.sum(jnp.sin(ops.max_pool(x)) ** 2)  # noqa: E731
+        gradient = jax.grad(value)
+        reverse_twice = jax.grad(lambda x: jnp.vdot(gradient(x), t))
+        forward = jax.jvp(ops.max_pool, (x,), (t,))[1]
+        return gradient(x), jax.jvp(gradient, (x,), (t,))[1], reverse_twice(x), forward
+
+    expected = jax.jit(jax.vmap(derivatives))(x, t)
+    with platforms.tracing_for("accelerator"):
+        got = jax.jit(jax.vmap(lambda *a: derivatives(*a)))(x, t)
+    assert_close(got, expected, 1e-6)
+
+
+def test_a_window_with_nan_has_the_derivative_nan():
+    x = jnp.asarray([[jnp.nan, 1.0, 2.0, 3.0], [0.0, 1.0, 4.0, 0.0]])[None, :, :, None]
+    assert np.isnan(ops.max_pool(x)).ravel().tolist() == [True, False]
+    _, tangent = jax.jvp(ops.max_pool, (x,), (jnp.ones_like(x),))
+    assert np.isnan(tangent).ravel().tolist() == [True, False]
+    assert float(tangent[0, 0, 1, 0]) == 1.0
 
 
 @pytest.mark.parametrize("shape", [(6, 4, 5, 3), (7, 8)])

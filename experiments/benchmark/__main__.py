@@ -30,6 +30,11 @@ cases in two minutes, without vmap and compilation. The tables are:
   projection                     efficiency at 8, 64 and 512 devices: bytes per step and
                                  a model of the network
   startup                        seconds from the command to the first step, by part
+  tpu                            training steps compiled for TPUs, on any machine, only
+                                 if it is named: memory, collectives, the compiler's
+                                 estimate of cycles, and what stands out. Needs
+                                 `pip install -e '.[tpu_check]'`; all learners, networks
+                                 and strategies take hours, `--tpu_cases` chooses some
 
 `--output=DIR` writes `results.json` and plots.
 """
@@ -40,9 +45,10 @@ import fnmatch
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import jax
 from absl import flags
 
 from experiments import cli
@@ -59,6 +65,7 @@ from experiments.benchmark import (
     scaling,
     startup,
     steps,
+    tpu,
 )
 from experiments.benchmark.cases import ALL_CASES, QUICK, find
 from experiments.benchmark.torch.sides import SIDES as TORCH_SIDES
@@ -88,9 +95,22 @@ MEMORY = flags.DEFINE_bool(
 ACCOUNT_CASES = flags.DEFINE_list(
     "account_cases", None, "Cases of the `account` table."
 )
+TOPOLOGY = flags.DEFINE_string(
+    "topology", "v5e:2x2", "TPUs to compile for: v5e:2x2, v4:2x2x1, v5p:2x2x1, ..."
+)
+TPU_CASES = flags.DEFINE_list(
+    "tpu_cases", None, "Names or patterns of cases to compile for TPUs; default: all."
+)
+TPU_DEVICES = flags.DEFINE_list("tpu_devices", None, "Numbers of TPUs; default: 1,4.")
+TPU_ARITHMETICS = flags.DEFINE_list(
+    "tpu_arithmetics",
+    None,
+    f"Of {', '.join(tpu.ARITHMETICS)}; default: float32,bfloat16.",
+)
 OUTPUT = flags.DEFINE_string("output", None, "Directory for the results.")
 
 QUICK_SIDES = ("torch", "torch_channels_last")
+TPU = "tpu"  # compiled only, if it is named
 BREAKDOWN = "account"  # its name on the command line and in results.json
 # Modules with `measure(rounds, seconds)` and `table(result)`.
 TABLES = {
@@ -103,7 +123,13 @@ TABLES = {
     "startup": startup,
 }
 # Modules with `table(result)`, by the kind of result.
-MODULES = {"step": steps, "rows": relative, BREAKDOWN: breakdown, **TABLES}
+MODULES = {
+    "step": steps,
+    "rows": relative,
+    TPU: tpu,
+    BREAKDOWN: breakdown,
+    **TABLES,
+}
 
 
 def chosen(patterns: list[str] | None, quick: bool = False) -> list[str]:
@@ -117,9 +143,9 @@ def chosen(patterns: list[str] | None, quick: bool = False) -> list[str]:
         return list(QUICK) if quick else known
     names = []
     for pattern in patterns:
-        found = fnmatch.filter(known, pattern)
+        found = [TPU] if pattern == TPU else fnmatch.filter(known, pattern)
         if not found:
-            raise unknown_name("case", pattern, known)
+            raise unknown_name("case", pattern, [*known, TPU])
         names += found
     return list(dict.fromkeys(names))
 
@@ -132,10 +158,14 @@ class Settings(NamedTuple):
     sides: tuple[str, ...]
     memory: bool
     account_cases: tuple[str, ...]
+    tpu: tpu.Request | None
 
 
-def settings_from_flags() -> Settings:
+def settings_from_flags(names: Sequence[str] = ()) -> Settings:
     """Read the settings from the flags.
+
+    Args:
+      names: of the chosen cases and tables.
 
     Raises:
       InputError: if a value is out of range, or a side or case is unknown.
@@ -148,6 +178,7 @@ def settings_from_flags() -> Settings:
         sides=tuple(SIDES.value or sides),
         memory=everything if MEMORY.value is None else MEMORY.value,
         account_cases=tuple(ACCOUNT_CASES.value or ()),
+        tpu=_tpu_request() if TPU in names else None,
     )
     if settings.rounds < 1 or not 0 < settings.seconds < math.inf:
         raise InputError(
@@ -160,6 +191,16 @@ def settings_from_flags() -> Settings:
     for name in settings.account_cases:
         find(name)
     return settings
+
+
+def _tpu_request() -> tpu.Request:
+    return tpu.request(
+        TOPOLOGY.value,
+        TPU_CASES.value,
+        TPU_DEVICES.value,
+        TPU_ARITHMETICS.value,
+        IS_QUICK.value,
+    )
 
 
 def measure(name: str, settings: Settings, before: list[dict]) -> Iterator[dict]:
@@ -178,6 +219,8 @@ def measure(name: str, settings: Settings, before: list[dict]) -> Iterator[dict]
         yield steps.measure(name, rounds, seconds, settings.sides, settings.memory)
     elif name in relative.GROUPS:
         yield relative.measure(name, rounds, seconds)
+    elif name == TPU:
+        yield from tpu.measure(settings.tpu)
     elif name == BREAKDOWN:
         names = settings.account_cases or breakdown.slowest(before)
         yield from breakdown.measure(names or breakdown.SLOWEST, rounds, seconds)
@@ -207,8 +250,10 @@ def write(results: list[dict], folder: pathlib.Path) -> None:
 def main() -> None:
     """Measure cases and tables, and print each result when it is ready."""
     parallel.use_all_cores()
-    settings = settings_from_flags()
     names = chosen(CASES.value, IS_QUICK.value)
+    settings = settings_from_flags(names)
+    if TPU in names:  # With libtpu installed, JAX would look for TPUs here.
+        jax.config.update("jax_platforms", "cpu")
     folder = output_folder(OUTPUT.value) if OUTPUT.value else None
     if folder is not None:  # before what takes long
         check_target(folder / "results.json")
@@ -218,8 +263,8 @@ def main() -> None:
     last = None
     measured = (result for name in names for result in measure(name, settings, results))
     for result in measured:
-        if result["kind"] == "step" != last:
-            print(steps.header())
+        if result["kind"] in ("step", TPU) and result["kind"] != last:
+            print(MODULES[result["kind"]].header())
         last = result["kind"]
         print(MODULES[last].table(result), flush=True)
         results.append(result)

@@ -8,6 +8,7 @@ and `5s` shots.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +28,8 @@ class Case:
       learner: name of the learner.
       backbone: name of the network.
       setting: label_sharing, non_label_sharing or regression.
-      image_shape: shape of one input, `(height, width, channels)` or `(features,)`.
+      image_shape: shape of one input, `(height, width, channels)`, `(features,)`, or
+        `(tokens,)` for text.
       pool: shape of the pool to draw from: `(domains, classes, samples)` if labels are
         shared, else `(groups, samples)`, where a group is a class or, for regression,
         an object.
@@ -40,11 +42,13 @@ class Case:
       hidden, slope, dropout: of `mlp`.
       block_filters: of `resnet12`, one per block.
       width: of `pose`.
+      albert: sizes of `albert`, as pairs of name and value; others have their defaults.
       tasks: per meta-batch.
       inner_steps, inner_lr: of the inner loop.
       outer_lr: learning rate of Adam.
       alpha: of the Beta distribution of lambda.
       remat: whether the inner loop recomputes intermediates to save memory.
+      compute_dtype: dtype in which the network computes.
     """
 
     learner: str
@@ -65,17 +69,24 @@ class Case:
     dropout: float = 0.0
     block_filters: tuple[int, ...] = (64, 160, 320, 640)
     width: float = 1.0
+    albert: tuple[tuple[str, int], ...] = ()
     tasks: int = 4
     inner_steps: int = 5
     inner_lr: float = 0.01
     outer_lr: float = 1e-3
     alpha: float = 2.0
     remat: bool = False
+    compute_dtype: str = "float32"
 
     @property
     def adapts(self) -> bool:
         """Whether the learner has an inner loop."""
         return self.learner in FAMILIES["gradient"]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether samples are sequences of tokens."""
+        return self.backbone in ("albert", "word_mean")
 
 
 # Pools have the size of the paper's training sets; the cells' pool a fifth of it.
@@ -138,6 +149,22 @@ POSE = Case(
     tasks=10,
     alpha=0.1,
 )
+# Without a side in PyTorch; compiled for accelerators only, see `tpu`.
+TEXT = Case(
+    "maml",
+    "word_mean",
+    "non_label_sharing",
+    (32,),
+    pool=(25, 900),
+    ways=5,
+    shots=1,
+    queries=5,
+    interpolation="mixup",
+    layers=(1,),
+    hidden=(256,),
+    first_adapted=1,
+)
+ALBERT = replace(TEXT, backbone="albert", first_adapted=14)
 NETWORKS = {
     "conv4_28_1q": RAINBOW,
     "conv4_28_15q": replace(RAINBOW, queries=15),
@@ -212,13 +239,18 @@ def make_pool(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def make_learner(case: Case) -> learners.Learner:
     """Build our learner of a case."""
+    metric = case.learner in FAMILIES["metric"]
     size = {
         "conv4": {"filters": case.filters},
         "mlp": {"hidden": case.hidden, "slope": case.slope, "dropout": case.dropout},
         "resnet12": {"filters": case.block_filters},
         "pose": {"width": case.width},
+        # As in the config of Huffpost.
+        "word_mean": {"hidden": case.hidden, "norm": not metric},
+        "albert": dict(case.albert),
     }[case.backbone]
     network = backbones.make(case.backbone, **size)
+    network = network.with_compute_dtype(case.compute_dtype)
     options = {}
     if case.setting == "regression":
         options["objective"] = learners.REGRESSION
@@ -228,7 +260,10 @@ def make_learner(case: Case) -> learners.Learner:
         options["remat"] = case.remat
         if case.learner != "anil":  # ANIL adapts the head only
             options["adapted_layers"] = range(case.first_adapted, len(network) + 1)
-    return learners.make(case.learner, network, case.ways, **options)
+    groups = math.prod(case.pool[:-1])
+    shared = case.setting == "label_sharing"
+    facts = {"base_groups": groups, "base_classes": case.ways if shared else groups}
+    return learners.make(case.learner, network, case.ways, facts=facts, **options)
 
 
 def make_strategy(case: Case, learner: learners.Learner) -> strategies.Strategy:
@@ -241,6 +276,8 @@ def make_strategy(case: Case, learner: learners.Learner) -> strategies.Strategy:
     check_applicable(name, case.learner)
     mixing = ("mlti", "intra", "cross", "metamix", "maxup")
     options = {name: {"alpha": case.alpha} for name in mixing}
+    if case.setting == "regression":  # TAML's default measure needs classes.
+        options["taml"] = {"measure": "theil"}
     strategy = strategies.make(
         name,
         setting=strategies.effective_setting(case.setting, learner),

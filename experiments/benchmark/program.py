@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from mlti_jax.parallel import Plan, plan_for
 from mlti_jax.strategies import Strategy
 from mlti_jax.training import Episode, init_state, make_run_steps
 from mlti_jax.training._step import TrainState
+from mlti_jax.types import Array, PyTree
 
 # For programs that take longer to compile than to run.
 RUNS_ONCE = {
@@ -34,8 +36,8 @@ class Parts(NamedTuple):
     strategy: Strategy
     optimizer: optax.GradientTransformation
     episode: Episode
-    state: TrainState
-    pool: Pool
+    state: TrainState | None
+    pool: Pool | None
 
 
 class Program(NamedTuple):
@@ -61,17 +63,33 @@ def make_parts(case: Case, learner: Learner | None = None) -> Parts:
       case: the step.
       learner: the learner; None for that of the case.
     """
+    parts, init = _without_arrays(case, learner)
+    state = jax.jit(init, compiler_options=RUNS_ONCE)(jax.random.key(0))
+    return parts._replace(state=state, pool=_on_device(case))
+
+
+def abstract_parts(case: Case) -> Parts:
+    """Build the same with shapes and dtypes in place of arrays."""
+    parts, init = _without_arrays(case)
+    state = jax.eval_shape(init, jax.random.key(0))
+    return parts._replace(state=state, pool=_abstract_pool(case))
+
+
+def _without_arrays(
+    case: Case, learner: Learner | None = None
+) -> tuple[Parts, Callable[[jax.Array], TrainState]]:
+    """Return the parts without state and pool, and a function that makes the state."""
     learner = make_learner(case) if learner is None else learner
     strategy = make_strategy(case, learner)
     optimizer = optax.adam(case.outer_lr)
     episode = Episode(case.ways, case.shots, case.queries)
-    example = np.zeros((2, *case.image_shape), np.float32)
 
     def init(key: jax.Array) -> TrainState:
+        x = jnp.zeros((2, *case.image_shape))
+        example = {"ids": x.astype(jnp.int32), "mask": x} if case.is_text else x
         return init_state(learner, strategy, optimizer, key, example)
 
-    state = jax.jit(init, compiler_options=RUNS_ONCE)(jax.random.key(0))
-    return Parts(learner, strategy, optimizer, episode, state, _on_device(case))
+    return Parts(learner, strategy, optimizer, episode, None, None), init
 
 
 def compile_case(
@@ -152,17 +170,43 @@ def cost_of(compiled: jax.stages.Compiled) -> dict[str, float]:
 def _on_device(case: Case) -> Pool:
     """Put the pool of a case on the device."""
     x, index = make_pool(case)
-    arrays = {
-        "x": jnp.asarray(x),
-        "index": jnp.asarray(index, jnp.int32),
-        "count": jnp.full(index.shape[:-1], index.shape[-1], jnp.int32),
-    }
-    names = tuple(map(str, range(max(index.shape))))
+    y = np.random.default_rng(1).uniform(0, 10, (len(x), 1))
+    return _pool(
+        case,
+        jnp.asarray(x),
+        jnp.asarray(index, jnp.int32),
+        jnp.full(index.shape[:-1], index.shape[-1], jnp.int32),
+        jnp.asarray(y, jnp.float32),
+    )
+
+
+def _abstract_pool(case: Case) -> Pool:
+    """Return the pool of a case with shapes and dtypes in place of arrays."""
+    samples = (math.prod(case.pool), *case.image_shape)
+
+    def shape(dtype: str, sizes: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(sizes, dtype)
+
+    if case.is_text:
+        x = {"ids": shape("int32", samples), "mask": shape("float32", samples)}
+    else:
+        cells = case.backbone == "mlp" and case.setting == "non_label_sharing"
+        x = shape("float32" if cells else "uint8", samples)
+    return _pool(
+        case,
+        x,
+        shape("int32", case.pool),
+        shape("int32", case.pool[:-1]),
+        shape("float32", (samples[0], 1)),
+    )
+
+
+def _pool(case: Case, x: PyTree, index: Array, count: Array, y: Array) -> Pool:
+    arrays = {"x": x, "index": index, "count": count}
+    names = tuple(map(str, range(max(case.pool))))
     if case.setting == "regression":
-        y = np.random.default_rng(1).uniform(0, 10, (len(x), 1))
-        y = jnp.asarray(y, jnp.float32)
-        return RegressionPool(**arrays, y=y, domains=names[: len(index)])
-    classes = names[: index.shape[-2]]
+        return RegressionPool(**arrays, y=y, domains=names[: case.pool[0]])
+    classes = names[: case.pool[-2]]
     if case.setting == "label_sharing":
-        return DomainPool(**arrays, classes=classes, domains=names[: len(index)])
+        return DomainPool(**arrays, classes=classes, domains=names[: case.pool[0]])
     return ClassPool(**arrays, classes=classes)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlti_jax._internal.checks import check_range
+from mlti_jax._internal.precision import matmul_precision
 from mlti_jax._internal.progress import Progress
 from mlti_jax.api._calibration import Calibration, softmax
 from mlti_jax.api._scikit_learn import for_classification, r_squared
@@ -281,6 +282,7 @@ class FittedLearner:
             episode,
             config.eval.tasks_per_pass,
             dataclasses.replace(plan, tasks_per_pass=None),
+            config.train.precision,
         )
         key = jax.random.fold_in(jax.random.key(config.eval.seed), TEST)
         bar = Progress("evaluate", num_tasks, unit="task")
@@ -475,12 +477,12 @@ class AdaptedModel:
 
     def _run(self, x: PyTree) -> np.ndarray:
         fitted = self.learner
-        return np.asarray(
-            query_outputs(
+        with matmul_precision(fitted.config.train.precision):
+            outputs = query_outputs(
                 fitted.learner,
                 fitted.strategy,
                 fitted.variables,
                 self.support,
                 jax.tree.map(jnp.asarray, x),
             )
-        )
+        return np.asarray(outputs)

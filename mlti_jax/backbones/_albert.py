@@ -136,11 +136,17 @@ def linear(h: Array, p: Mapping[str, Array], name: str) -> Array:
 
 
 def layer_norm(h: Array, p: Mapping[str, Array], name: str, epsilon: float) -> Array:
-    """Normalize over the last axis, with scale and offset `name`."""
-    centred = h - h.mean(axis=-1, keepdims=True)
+    """Normalize over the last axis, with scale and offset `name`; not in bfloat16."""
+    precise = _not_bfloat16(h)
+    centred = precise - precise.mean(axis=-1, keepdims=True)
     variance = (centred**2).mean(axis=-1, keepdims=True)
     out = centred * jax.lax.rsqrt(variance + epsilon)
-    return out * p[f"{name}_scale"] + p[f"{name}_offset"]
+    return (out * p[f"{name}_scale"] + p[f"{name}_offset"]).astype(h.dtype)
+
+
+def _not_bfloat16(h: Array) -> Array:
+    """Convert bfloat16 to float32."""
+    return h.astype(jnp.promote_types(h.dtype, jnp.float32))
 
 
 def attention(h: Array, mask: Array, p: Mapping[str, Array], heads: int) -> Array:
@@ -156,11 +162,13 @@ def attention(h: Array, mask: Array, p: Mapping[str, Array], heads: int) -> Arra
         linear(h, p, name).reshape(*h.shape[:2], heads, -1)
         for name in ("query", "key", "value")
     )
-    scores = jnp.einsum("nqhd,nkhd->nhqk", query, key) / np.sqrt(query.shape[-1])
+    scores = _not_bfloat16(jnp.einsum("nqhd,nkhd->nhqk", query, key))
+    scores = scores / np.sqrt(query.shape[-1])
     # Not -inf, so the output of a sequence without tokens is finite.
     lowest = jnp.finfo(scores.dtype).min
     scores = jnp.where(mask[:, None, None, :] > 0, scores, lowest)
-    out = jnp.einsum("nhqk,nkhd->nqhd", jax.nn.softmax(scores), value)
+    weights = jax.nn.softmax(scores).astype(value.dtype)
+    out = jnp.einsum("nhqk,nkhd->nqhd", weights, value)
     return out.reshape(h.shape)
 
 

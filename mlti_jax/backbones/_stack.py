@@ -276,6 +276,8 @@ class Stack:
             h, updated = self._layer(index).apply(
                 _cast(own, self.dtype), layer_state, h, inner
             )
+            # Some layers compute in float32, such as look-ups of word vectors.
+            h = _cast(h, self.dtype)
             if inner.train:
                 new_state[index] = updated
         return (_cast(h, "float32") if stop == len(self) else h), tuple(new_state)

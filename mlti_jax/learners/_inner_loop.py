@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from mlti_jax._internal import platforms
 from mlti_jax.types import Array, PyTree
 
 MAX_UNROLLED = 10  # draws of noise; the time to compile is proportional to it
@@ -113,7 +114,7 @@ def map_draws(
       keys: of all draws.
       together: whether native kernels compute the function.
     """
-    one_by_one = keys.size <= MAX_UNROLLED and jax.default_backend() == "cpu"
+    one_by_one = keys.size <= MAX_UNROLLED and platforms.target() == "cpu"
     if together or not one_by_one:
         return jax.vmap(jax.vmap(function))(keys)
     outputs = [function(key) for key in keys.reshape(-1)]

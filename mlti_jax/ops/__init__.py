@@ -5,11 +5,9 @@ from mlti_jax.ops._first_block import conv_pool_moments as conv_pool_moments
 from mlti_jax.ops._gates import Gated as Gated
 from mlti_jax.ops._gates import gated_pool_moments as gated_pool_moments
 from mlti_jax.ops._matmul import matmul as matmul
+from mlti_jax.ops._max_pool import max_pool as max_pool
 from mlti_jax.ops._normalization import (
     batch_moments as batch_moments,
-)
-from mlti_jax.ops._normalization import (
-    max_pool as max_pool,
 )
 from mlti_jax.ops._normalization import (
     normalise as normalise,

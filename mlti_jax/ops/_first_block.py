@@ -15,7 +15,7 @@ import jax
 from jax import Array
 from jax.core import ShapedArray
 
-from mlti_jax._internal import native
+from mlti_jax._internal import native, platforms
 from mlti_jax.ops import _pool_moments
 from mlti_jax.ops._convolution import _conv, conv2d
 from mlti_jax.ops._fused import fused_block
@@ -61,7 +61,7 @@ def conv_pool_moments(
         and channels <= _MOST_CHANNELS
         and filters % _FILTERS == 0
         and x.dtype == kernel.dtype
-        and jax.default_backend() == "cpu"
+        and platforms.target() == "cpu"
         and native.available(x)
     ):
         return pool_moments(conv2d(x, kernel), sign)

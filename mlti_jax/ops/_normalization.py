@@ -1,61 +1,9 @@
-"""Pooling, batch normalization and unit length."""
+"""Batch normalization and unit length."""
 
 from __future__ import annotations
 
-import chex
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
-
-
-@jax.custom_jvp
-def max_pool(x: Array) -> Array:
-    r"""Maximum over windows of 2 x 2 with stride 2; drops an odd last row or column.
-
-    $$y_{nhwc} = \max_{i, j \in \{0, 1\}} x_{n,\, 2h + i,\, 2w + j,\, c}$$
-
-    Computed as pairwise maxima of strided slices. The derivative compares with the
-    maximum, and equal entries of a window share it equally; the select-and-scatter of
-    `lax.reduce_window` is much slower.
-
-    Args:
-      x: `[N, H, W, C]`.
-
-    Returns:
-      `[N, H // 2, W // 2, C]`.
-
-    Raises:
-      AssertionError: if `x` is not of rank 4.
-
-    Examples:
-      >>> import jax.numpy as jnp
-      >>> from mlti_jax import ops
-      >>> x = jnp.array([[1.0, 2.0, 5.0], [4.0, 3.0, 6.0]])[None, :, :, None]
-      >>> ops.max_pool(x).shape, float(ops.max_pool(x)[0, 0, 0, 0])
-      ((1, 1, 1, 1), 4.0)
-    """
-    chex.assert_rank(x, 4)
-    x = _whole_windows(x)
-    x = jnp.maximum(x[:, 0::2], x[:, 1::2])
-    return jnp.maximum(x[:, :, 0::2], x[:, :, 1::2])
-
-
-@max_pool.defjvp
-def _max_pool_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    x, tangent = map(_whole_windows, (*primals, *tangents))
-    maximum = max_pool(x)
-    corners = [x[:, i::2, j::2] for i in range(2) for j in range(2)]
-    equal = sum((corner == maximum).astype(x.dtype) for corner in corners)
-    images, height, width, channels = maximum.shape
-    windows = (images, height, 2, width, 2, channels)
-    chosen = x.reshape(windows) == maximum[:, :, None, :, None]
-    chosen_tangent = jnp.where(chosen, tangent.reshape(windows), 0)
-    return maximum, chosen_tangent.sum((2, 4)) / equal
-
-
-def _whole_windows(x: Array) -> Array:
-    """Drop an odd last row and column."""
-    return x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
 
 
 def batch_moments(x: Array, weight: Array | None = None) -> tuple[Array, Array]:

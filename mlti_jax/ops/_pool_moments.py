@@ -21,14 +21,14 @@ from typing import Any
 
 import chex
 import jax
-import jax.numpy as jnp
 from jax import Array
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
 from mlti_jax.ops._groups import bind, is_zero, register
-from mlti_jax.ops._normalization import batch_moments, max_pool
+from mlti_jax.ops._max_pool import max_pool, scatter, select
+from mlti_jax.ops._normalization import batch_moments
 
 _POSITIONS = (1, 2, 3)  # axes of y that the moments are taken over
 
@@ -75,10 +75,8 @@ def _forward(y: Array, sign: Array) -> list[Array]:
 
 
 def _tangent(y: Array, pooled: Array, mean: Array, t: Array) -> list[Array]:
-    chosen, count = _chosen(y, pooled)
-    windows = _windows(t).reshape(chosen.shape)
-    pooled_t = jnp.where(chosen, windows, 0).sum((3, 5)) / count
-    return [pooled_t, t.mean(_POSITIONS), _variance_tangent(y, mean, t)]
+    by_pooling = select(y, pooled, t)
+    return [by_pooling, t.mean(_POSITIONS), _variance_tangent(y, mean, t)]
 
 
 def _cotangent(
@@ -89,26 +87,9 @@ def _cotangent(
     by_mean: Array,
     by_var: Array,
 ) -> Array:
-    chosen, count = _chosen(y, pooled)
-    share = (by_pooled / count)[:, :, :, None, :, None]
-    scattered = jnp.where(chosen, share, 0).reshape(_windows(y).shape)
-    rows, columns = y.shape[2] % 2, y.shape[3] % 2
-    pad = ((0, 0), (0, 0), (0, rows), (0, columns), (0, 0))
     constant, slope = (_spread(a, y) for a in (by_mean, 2 * by_var))
-    return jnp.pad(scattered, pad) + constant + slope * _centered(y, mean)
-
-
-def _windows(y: Array) -> Array:
-    """Drop an odd last row and column."""
-    return y[:, :, : y.shape[2] // 2 * 2, : y.shape[3] // 2 * 2]
-
-
-def _chosen(y: Array, pooled: Array) -> tuple[Array, Array]:
-    """Return where the maxima are, `[G, N, H/2, 2, W/2, 2, C]`, and their number."""
-    groups, images, height, width, channels = pooled.shape
-    windows = _windows(y).reshape(groups, images, height, 2, width, 2, channels)
-    chosen = windows == pooled[:, :, :, None, :, None]
-    return chosen, chosen.sum((3, 5)).astype(y.dtype)
+    scattered = scatter(y, pooled, by_pooled)
+    return scattered + constant + slope * _centered(y, mean)
 
 
 def _centered(y: Array, mean: Array) -> Array:

@@ -77,6 +77,9 @@ def base_config() -> ConfigDict:
                 # Tasks that a device runs at a time; None: chosen for the machine
                 "tasks_per_pass": placeholder(int),
                 "compute_dtype": "float32",  # or bfloat16, for accelerators
+                # Of products of float32 arrays: default, high or highest. The default
+                # is fast on accelerators and rounds operands, on TPUs to bfloat16
+                "precision": "default",
             },
             "eval": {
                 # None: all remaining samples. A reference, so None can be overridden.

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax._internal.precision import matmul_precision
 from mlti_jax.data import sample_task
 from mlti_jax.data._pools import Pool, take_inputs
 from mlti_jax.errors import InputError
@@ -71,6 +72,7 @@ class Evaluator:
       tasks_per_pass: maximal number of tasks per pass; fewer if tasks are so large
         that a pass would exceed `LARGEST_PASS` samples. The last pass is padded.
       plan: how tasks are distributed over devices.
+      precision: of products of float32 arrays, `default`, `high` or `highest`.
     """
 
     learner: Learner
@@ -78,6 +80,7 @@ class Evaluator:
     episode: Episode
     tasks_per_pass: int = 32
     plan: Plan = Plan()
+    precision: str = "default"
 
     @partial(jax.jit, static_argnums=0)
     def _draw(self, pool: Pool, key: Array, tasks: Array) -> tuple[Task, Array]:
@@ -120,7 +123,8 @@ class Evaluator:
             # The last pass starts early, so that all have the same size.
             first = max(0, min(start, size - SAMPLES_PER_PASS))
             rows = jnp.arange(min(size, SAMPLES_PER_PASS)) + first
-            features = self._features(variables, pool.x, rows)
+            with matmul_precision(self.precision):
+                features = self._features(variables, pool.x, rows)
             parts.append(jax.tree.map(lambda h, s=start - first: h[s:], features))
         x = jax.tree.map(lambda *h: jnp.concatenate(h), *parts)
         return dataclasses.replace(pool, x=x)
@@ -230,7 +234,8 @@ class Evaluator:
         started = None
         for start in range(0, num_tasks, at_once):
             drawn = self._draw(pool, key, np.arange(at_once, dtype=np.int32) + start)
-            aux = self._losses(variables, drawn, layer)
+            with matmul_precision(self.precision):
+                aux = self._losses(variables, drawn, layer)
             # The next pass is started before the caller waits for this one.
             if started is not None:
                 yield started

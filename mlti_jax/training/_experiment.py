@@ -18,6 +18,7 @@ import optax
 from mlti_jax import backbones, data, learners, strategies
 from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax._internal.distributed import number_of_processes
+from mlti_jax._internal.precision import check_precision
 from mlti_jax.backbones import Stack
 from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, RegressionPool, Splits
@@ -290,7 +291,12 @@ def build(
         config.train.tasks_per_pass,
     )
     evaluator = Evaluator(
-        learner, strategy, eval_episode, config.eval.tasks_per_pass, plan
+        learner,
+        strategy,
+        eval_episode,
+        config.eval.tasks_per_pass,
+        plan,
+        config.train.precision,
     )
     experiment = Experiment(
         config=config,
@@ -496,6 +502,7 @@ def _check_numbers(section: Any, path: str) -> None:
 
 def _check_config(config: Any) -> None:
     _check_numbers(config, "config")
+    check_precision(config.train.precision)
     positive = {
         "train.steps": config.train.steps,
         "train.meta_batch_size": config.train.meta_batch_size,

@@ -296,6 +296,7 @@ class _Run:
             config.train.meta_batch_size,
             experiment.plan,
             experiment.ema,
+            config.train.precision,
         )
         pool, key = experiment.plan.replicate(
             (experiment.splits.train, experiment.key(TRAIN))

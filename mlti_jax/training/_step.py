@@ -15,6 +15,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mlti_jax import interpolation
+from mlti_jax._internal.precision import at_precision
 from mlti_jax.backbones._stack import with_frozen, without_frozen
 from mlti_jax.data import sample_task
 from mlti_jax.data._pools import Pool, sample_flat
@@ -199,6 +200,7 @@ def make_run_steps(
     batch_size: int,
     plan: Plan = Plan(),
     ema: Sequence[float] = (),
+    precision: str = "default",
 ) -> RunSteps:
     """Compile the training loop.
 
@@ -212,6 +214,7 @@ def make_run_steps(
         `state`, `pool` and `key` should be on all of them (`plan.replicate`).
       ema: decays of moving averages of the variables, running averages of batch-norm
         included; they do not influence training.
+      precision: of products of float32 arrays, `default`, `high` or `highest`.
 
     Returns:
       `run(state, pool, key, stop) -> (state, bad_step)`, which trains until step `stop`
@@ -286,11 +289,12 @@ def make_run_steps(
         return jax.lax.while_loop(proceed, body, (state, jnp.int32(-1)))
 
     if plan.mesh is None:
-        return jax.jit(run, donate_argnums=0)
+        return at_precision(jax.jit(run, donate_argnums=0), precision)
     everywhere = NamedSharding(plan.mesh, PartitionSpec())
-    return jax.jit(
+    jitted = jax.jit(
         run, donate_argnums=0, in_shardings=everywhere, out_shardings=everywhere
     )
+    return at_precision(jitted, precision)
 
 
 # For several runs of the same parts, such as the folds of a cross-validation: all of
