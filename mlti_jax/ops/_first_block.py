@@ -11,7 +11,6 @@ All further derivatives, and those by x, are derivatives of the JAX forms.
 from __future__ import annotations
 
 import chex
-import jax
 from jax import Array
 from jax.core import ShapedArray
 

@@ -17,7 +17,7 @@ from jax import Array
 from jax.core import ShapedArray
 from jax.interpreters import batching
 
-from mlti_jax._internal import native
+from mlti_jax._internal import native, platforms
 from mlti_jax.ops import _pool_moments
 from mlti_jax.ops._fused import fused_block
 from mlti_jax.ops._groups import Axes, Operands, as_groups, bind, split_groups
@@ -83,7 +83,7 @@ def are_native_images(x: PyTree) -> bool:
     """Whether the blocks of a network use native kernels for an input `x`."""
     return (
         getattr(x, "ndim", 0) == 4
-        and jax.default_backend() == "cpu"
+        and platforms.target() == "cpu"
         and native.available(x)
     )
 
