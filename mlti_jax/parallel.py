@@ -74,6 +74,20 @@ class Plan:
             return tree
         return jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
 
+    def local_tasks(self, number: int) -> range:
+        """Return which of `number` tasks this process provides to `assemble`."""
+        return range(number)
+
+    def assemble(self, local_tree: PyTree) -> PyTree:
+        """Copy the tasks of this process to the devices, `[tasks, ...]`.
+
+        Each device receives its own tasks; all of them if they can't be divided.
+        """
+        if self.mesh is None:
+            return jax.device_put(local_tree)
+        spec = _BY_TASK if self._divides(local_tree) else _EVERYWHERE
+        return jax.device_put(local_tree, NamedSharding(self.mesh, spec))
+
     def shard(self, tree: PyTree) -> PyTree:
         """Constrain arrays `[tasks, ...]` to be distributed over the devices."""
         if self.mesh is None or not self._divides(tree):

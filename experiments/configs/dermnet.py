@@ -34,6 +34,8 @@ def get_config(arg: str = "") -> ConfigDict:
         "name": "dermnet",
         "train_classes": 30,
         "test_on": placeholder(str),  # another dataset: cross-domain adaptation
+        "pool": "auto",  # device | host | stream: where the samples are
+        "workers": 0,  # processes that read a stream; 0: threads
     }
     if choice.test_on:
         config.dataset.test_on = choice.test_on

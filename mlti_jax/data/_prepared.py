@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -14,7 +15,8 @@ import numpy as np
 from mlti_jax._internal.checks import check_range
 from mlti_jax._internal.extras import require
 from mlti_jax.data._data_dir import resolve_data_dir
-from mlti_jax.data._pools import ClassPool
+from mlti_jax.data._pools import ClassPool, samples_are_deferred
+from mlti_jax.data._records import Records
 from mlti_jax.data._splits import Splits
 from mlti_jax.errors import InputError
 
@@ -191,6 +193,45 @@ def read(
     return columns
 
 
+def samples(
+    prepared: DatasetBuilder,
+    split: str,
+    field: str,
+    rows: Sequence[int] | np.ndarray,
+) -> np.ndarray | Records:
+    """Return the samples of a split: an array, or `Records` in `samples_stay`.
+
+    Args:
+      prepared: from `open_prepared`.
+      split: name of the split.
+      field: name of the feature that is the network's input.
+      rows: indices of the records.
+    """
+    if not samples_are_deferred():
+        return read(prepared, split, (field,), rows)[field]
+    folder = pathlib.Path(prepared.data_path)
+    damaged = functools.partial(_damaged, prepared.name, folder.parent.parent, folder)
+    tfds = require("tensorflow_datasets", "data")
+    feature = prepared.info.features[field]
+    decode = functools.partial(_decode, tfds.features.FeaturesDict({field: feature}))
+    shape = feature.shape
+    try:
+        source = prepared.as_data_source(split).data_source
+        if None in shape:  # The length is known from the records only.
+            shape = decode(source.__getitems__([int(rows[0])])[0]).shape
+    except Exception as error:  # TFDS and array_record raise many types of errors.
+        raise damaged(_first_line(error)) from error
+    written = folder / DIGESTS  # which an earlier version did not write
+    version = written.read_bytes() if written.exists() else b""
+    return Records(source, decode, rows, shape, feature.np_dtype, damaged, version)
+
+
+def _decode(features: Any, record: bytes) -> np.ndarray:
+    """Return the only feature of a record."""
+    (value,) = features.deserialize_example_np(record).values()
+    return value
+
+
 def class_splits(
     name: str,
     data_dir: str | os.PathLike[str] | None,
@@ -210,14 +251,14 @@ def class_splits(
     """
     prepared = open_prepared(name, data_dir)
     check_range("train_classes", train_classes, len(counts(prepared, "train")))
-    names = np.array(prepared.info.features["label"].names)
 
     def pool(split: str, groups: int | None = None) -> ClassPool:
         rows = first_rows(prepared, split, groups)
-        columns = read(prepared, split, (field, "label"), rows)
-        classes = list(counts(prepared, split))[:groups]
+        by_class = dict(list(counts(prepared, split).items())[:groups])
+        # Records are sorted by class, so they need not be read for their labels.
+        label = np.repeat(list(by_class), list(by_class.values()))
         return ClassPool.from_arrays(
-            columns[field], names[columns["label"]], classes=classes
+            samples(prepared, split, field, rows), label, classes=list(by_class)
         )
 
     has_validation = "validation" in prepared.info.splits

@@ -28,6 +28,7 @@ class Splits:
       images_per_class: images per class and domain, for datasets with this option.
       inputs: how the user's raw data became samples; applies the same to new data.
       details: sentences on what was found in the user's data and how it was changed.
+      placement: where the samples are, and why; empty for the device.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Splits:
     images_per_class: int | None = None
     inputs: Inputs | None = None
     details: tuple[str, ...] = ()
+    placement: str = ""
 
     @property
     def summary(self) -> str:

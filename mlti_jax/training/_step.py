@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -10,13 +11,20 @@ from typing import NamedTuple
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mlti_jax import interpolation
 from mlti_jax.backbones._stack import with_frozen, without_frozen
 from mlti_jax.data import sample_task
-from mlti_jax.data._pools import Pool, sample_flat
+from mlti_jax.data._pools import (
+    Pool,
+    draw_flat_rows,
+    draw_rows,
+    sample_flat,
+    task_inputs,
+)
 from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.parallel import Plan
 from mlti_jax.strategies import Strategy, init_variables, meta_objective
@@ -78,6 +86,8 @@ class TrainState(flax.struct.PyTreeNode):
         )
 
 
+# (state, tasks, key) -> (state, this step if its loss is not finite, else -1)
+RunBatch = Callable[[TrainState, Task, Array], tuple[TrainState, Array]]
 # (state, pool, key, stop) -> (state, first step whose loss is not finite or -1)
 RunSteps = Callable[[TrainState, Pool, Array, int], tuple[TrainState, Array]]
 
@@ -216,38 +226,15 @@ def make_run_steps(
       that step, else -1.
     """
     num_drawn = tasks_per_step(strategy, batch_size)
-    # Some optimizers use the loss.
-    optimiser = optax.with_extra_args_support(optimiser)
     draw = sample_task if learner.episodic else sample_flat
+    update = _make_update(learner, strategy, optimiser, batch_size, plan, ema)
 
     def one_step(state: TrainState, pool: Pool, key: Array) -> tuple[TrainState, Array]:
         key_tasks, key_loss = jax.random.split(jax.random.fold_in(key, state.step))
         tasks = jax.vmap(lambda k: draw(pool, k, **episode._asdict()))(
             jax.random.split(key_tasks, num_drawn)
         )
-        (loss, aux), grads = gradients(
-            learner, strategy, state.variables, tasks, key_loss, batch_size, plan
-        )
-        trained = (state.variables.params, state.variables.strategy)
-        updates, optimiser_state = optimiser.update(
-            grads, state.optimiser, trained, value=loss
-        )
-        params, own = optax.apply_updates(trained, updates)
-        variables = Variables(params=params, state=aux.state, strategy=own)
-        averages = tuple(
-            update_average(average, _averaged_part(variables), state.step + 1, decay)
-            for average, decay in zip(state.ema, ema, strict=True)
-        )
-        state = state.replace(
-            step=state.step + 1,
-            variables=variables,
-            ema=averages,
-            optimiser=optimiser_state,
-            loss_sum=state.loss_sum + loss,
-            metric_sum=state.metric_sum + aux.metric.mean(),
-            count=state.count + 1,
-        )
-        return state, loss
+        return update(state, tasks, key_loss)
 
     def run(
         state: TrainState, pool: Pool, key: Array, stop: Array
@@ -272,6 +259,109 @@ def make_run_steps(
     )
 
 
+def make_run_batch(
+    learner: Learner,
+    strategy: Strategy,
+    optimiser: optax.GradientTransformation,
+    batch_size: int,
+    plan: Plan = Plan(),
+    ema: Sequence[float] = (),
+) -> RunBatch:
+    """Compile a training step on tasks that were read outside of it.
+
+    Args:
+      learner, strategy, optimiser, batch_size, plan, ema: see `make_run_steps`.
+
+    Returns:
+      `run(state, tasks, key) -> (state, bad_step)`, which trains one step. `tasks` are
+      those of `MetaBatches`, with samples as they are stored (see `plan.assemble`).
+      Everything else is as in `make_run_steps`, and so are the results.
+    """
+    update = _make_update(learner, strategy, optimiser, batch_size, plan, ema)
+
+    def run(state: TrainState, tasks: Task, key: Array) -> tuple[TrainState, Array]:
+        _, key_loss = jax.random.split(jax.random.fold_in(key, state.step))
+        state, loss = update(state, task_inputs(tasks), key_loss)
+        return state, jnp.where(jnp.isfinite(loss), -1, state.step)
+
+    if plan.mesh is None:
+        return jax.jit(run, donate_argnums=0)
+    everywhere = NamedSharding(plan.mesh, PartitionSpec())
+    return jax.jit(
+        run,
+        donate_argnums=0,
+        in_shardings=(everywhere, None, everywhere),
+        out_shardings=everywhere,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MetaBatches:
+    """Draws the rows of the tasks of a step: those that `make_run_steps` draws.
+
+    Attributes:
+      episode: the size of a task.
+      episodic: whether the learner learns from tasks; else flat batches are drawn.
+      tasks: number of tasks of a step, on all hosts.
+      local: which of them this host reads.
+    """
+
+    episode: Episode
+    episodic: bool
+    tasks: int
+    local: tuple[int, ...]
+
+    def __call__(self, pool: Pool, key: Array, item: Array) -> Task:
+        """Return the local tasks of step `item`; `pool.x` is not used."""
+        key_tasks, _ = jax.random.split(jax.random.fold_in(key, item))
+        keys = jax.random.split(key_tasks, self.tasks)[np.array(self.local)]
+        draw = draw_rows if self.episodic else draw_flat_rows
+        return jax.vmap(lambda k: draw(pool, k, **self.episode._asdict()))(keys)
+
+
+def _make_update(
+    learner: Learner,
+    strategy: Strategy,
+    optimiser: optax.GradientTransformation,
+    batch_size: int,
+    plan: Plan,
+    ema: Sequence[float],
+) -> Callable[[TrainState, Task, Array], tuple[TrainState, Array]]:
+    """Return `update(state, tasks, key) -> (state, loss)`, a step without the draw."""
+    # Some optimizers use the loss.
+    optimiser = optax.with_extra_args_support(optimiser)
+
+    def update(
+        state: TrainState, tasks: Task, key_loss: Array
+    ) -> tuple[TrainState, Array]:
+        (loss, aux), grads = gradients(
+            learner, strategy, state.variables, tasks, key_loss, batch_size, plan
+        )
+        trained = (state.variables.params, state.variables.strategy)
+        updates, optimiser_state = optimiser.update(
+            grads, state.optimiser, trained, value=loss
+        )
+        params, own = optax.apply_updates(trained, updates)
+        variables = Variables(params=params, state=aux.state, strategy=own)
+        averages = tuple(
+            update_average(average, _averaged_part(variables), state.step + 1, decay)
+            for average, decay in zip(state.ema, ema, strict=True)
+        )
+        state = state.replace(
+            step=state.step + 1,
+            variables=variables,
+            ema=averages,
+            optimiser=optimiser_state,
+            loss_sum=state.loss_sum + loss,
+            metric_sum=state.metric_sum + aux.metric.mean(),
+            count=state.count + 1,
+        )
+        return state, loss
+
+    return update
+
+
 # For several runs of the same parts, such as the folds of a cross-validation: all of
 # them use the programs that the first one compiled.
 cached_run_steps = functools.lru_cache(maxsize=64)(make_run_steps)
+cached_run_batch = functools.lru_cache(maxsize=64)(make_run_batch)
