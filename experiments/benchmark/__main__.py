@@ -28,6 +28,8 @@ cases in two minutes, without vmap and compilation. The tables are:
   evaluation                     test tasks per second, ours and PyTorch's
   own_network                    a wrapped network relative to the built-in one
   startup                        seconds from the command to the first step, by part
+  pools                          steps per second with samples on the device, in host
+                                 memory and in files; memory of growing datasets
 
 `--output=DIR` writes `results.json` and plots.
 """
@@ -51,6 +53,7 @@ from experiments.benchmark import (
     memory,
     own_network,
     plots,
+    pools,
     relative,
     sampling,
     scaling,
@@ -97,6 +100,7 @@ TABLES = {
     "evaluation": evaluation,
     "own_network": own_network,
     "startup": startup,
+    "pools": pools,
 }
 # Modules with `table(result)`, by the kind of result.
 MODULES = {"step": steps, "rows": relative, BREAKDOWN: breakdown, **TABLES}

@@ -213,7 +213,9 @@ def samples(
     damaged = functools.partial(_damaged, prepared.name, folder.parent.parent, folder)
     tfds = require("tensorflow_datasets", "data")
     feature = prepared.info.features[field]
-    decode = functools.partial(_decode, tfds.features.FeaturesDict({field: feature}))
+    decode = functools.partial(
+        decode_feature, tfds.features.FeaturesDict({field: feature})
+    )
     shape = feature.shape
     try:
         source = prepared.as_data_source(split).data_source
@@ -226,8 +228,8 @@ def samples(
     return Records(source, decode, rows, shape, feature.np_dtype, damaged, version)
 
 
-def _decode(features: Any, record: bytes) -> np.ndarray:
-    """Return the only feature of a record."""
+def decode_feature(features: Any, record: bytes) -> np.ndarray:
+    """Return the value of the only one of `features` in a record."""
     (value,) = features.deserialize_example_np(record).values()
     return value
 

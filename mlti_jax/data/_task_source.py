@@ -187,19 +187,20 @@ def workers_of(pool: Pool) -> int:
     return max(getattr(leaf, "workers", 0) for leaf in jax.tree.leaves(pool.x))
 
 
-def read_task(
-    pool: Pool, key: Array, *, ways: int, shots: int, queries: int | None
+def read_tasks(
+    pool: Pool, keys: Array, *, ways: int, shots: int, queries: int | None
 ) -> Task:
-    """Return the task of `sample_task` from a pool off the device.
+    """Return the tasks `[tasks, ...]` of `sample_task` from a pool off the device.
 
     Inputs are not converted, see `task_inputs`.
     """
-    rows = jax.device_get(_draw_rows(without_samples(pool), key, ways, shots, queries))
-    return read_rows(pool.x, rows)
+    rows = _draw_rows(without_samples(pool), keys, ways, shots, queries)
+    return read_rows(pool.x, jax.device_get(rows))
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4))
 def _draw_rows(
-    pool: Pool, key: Array, ways: int, shots: int, queries: int | None
+    pool: Pool, keys: Array, ways: int, shots: int, queries: int | None
 ) -> Task:
-    return draw_rows(pool, key, ways=ways, shots=shots, queries=queries)
+    draw = partial(draw_rows, pool, ways=ways, shots=shots, queries=queries)
+    return jax.vmap(draw)(keys)

@@ -29,7 +29,7 @@ from mlti_jax.data._pools import (
     task_inputs,
 )
 from mlti_jax.data._records import Records
-from mlti_jax.data._task_source import read_task
+from mlti_jax.data._task_source import read_tasks
 from mlti_jax.errors import InputError
 from mlti_jax.interpolation import cutmix
 from mlti_jax.learners import Learner
@@ -159,7 +159,8 @@ class Experiment:
         if self._on_device:
             return _sample_task(pool, jax.random.key(0), **sizes)
         with jax.ensure_compile_time_eval():  # also while only shapes are computed
-            return task_inputs(read_task(pool, jax.random.key(0), **sizes))
+            tasks = task_inputs(read_tasks(pool, jax.random.key(0)[None], **sizes))
+            return jax.tree.map(lambda leaf: leaf[0], tasks)
 
     def data_facts(self) -> dict[str, Any]:
         """Return what distinguishes this data from other data of the same name."""
