@@ -116,8 +116,8 @@ def _draw_tasks(
         if isinstance(source, Task):
             tasks = task_inputs(source)
         else:
-            sample = partial(sample_task, source, **episode._asdict())
-            tasks = jax.vmap(sample)(keys)
+            sizes = episode._asdict()
+            tasks = jax.vmap(lambda key: sample_task(source, key, **sizes))(keys)
         if transform is None:
             return tasks, tasks
         changed = repeat_support(transform(tasks, key_mix, number))

@@ -302,7 +302,8 @@ def table(result: dict) -> str:
     lines = [
         f"pools: steps per second, 84x84 images: {result['images']}; others"
         f" {timing.format_share(result['others'])}",
-        f"  {'case':28}{'size':>5} {'records':8}{'device':>9}{'host':>16}{'stream':>16}",
+        f"  {'case':28}{'size':>5} {'records':8}{'device':>9}"
+        f"{'host':>16}{'stream':>16}",
     ]
     for row in result["rows"]:
         rates = row["steps_per_second"]

@@ -427,6 +427,7 @@ def read_rows(x: PyTree, task: Task) -> Task:
     return _map_x(lambda rows: jax.tree.map(lambda leaf: leaf[rows], x), task)
 
 
+@jax.jit  # Division by a constant differs from that of a single operation.
 def task_inputs(task: Task) -> Task:
     """Convert the samples of a task like `take_inputs`; any leading axes."""
     return _map_x(lambda x: take_inputs(x, ...), task)
