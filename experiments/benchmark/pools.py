@@ -44,7 +44,8 @@ from mlti_jax.errors import InputError
 from mlti_jax.parallel import plan_for
 from mlti_jax.strategies._objective import tasks_per_step
 from mlti_jax.training import make_run_steps
-from mlti_jax.training._step import MetaBatches, make_run_batch
+from mlti_jax.training._batches import steps_per_call
+from mlti_jax.training._step import MetaBatches, make_run_batches
 
 STEPS = 24  # of a round; many more than are read ahead
 GROWTH = (1, 10, 100)
@@ -142,24 +143,23 @@ def make_run(case: Case, records: Records, kind: str) -> Callable[[int], float]:
     number = tasks_per_step(parts.strategy, case.tasks)
     draw = MetaBatches(parts.episode, True, number, tuple(plan.local_tasks(number)))
     source = TaskSource(pool, jax.random.key(1), draw, 10**6)
-    run_batch = make_run_batch(*method, case.tasks, plan)
+    run_batches = make_run_batches(*method, case.tasks, plan)
 
     def run(steps: int) -> float:
         nonlocal state, done
-        waiting: list[jax.Array] = []
         with contextlib.closing(iterate(source, pool, done)) as tasks:
-            for step, read in enumerate(itertools.islice(tasks, steps + 1)):
-                state, bad = run_batch(state, plan.assemble(read), key)
-                waiting.append(bad)
-                if step == 0:
-                    int(bad)
-                    start = time.perf_counter()
-                elif len(waiting) > 2:
-                    int(waiting.pop(0))
-            jax.block_until_ready(state)
-            seconds = (time.perf_counter() - start) / steps
-        done += 1 + steps
-        return seconds
+            per_call = steps_per_call(next(tasks))
+            calls = max(1, round(steps / per_call))
+            start = time.perf_counter()
+            for _ in range(calls):
+                read = list(itertools.islice(tasks, per_call))
+                stacked = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *read)
+                first, done = done, done + per_call
+                state, bad = run_batches(
+                    state, plan.replicate(stacked), first, key, done
+                )
+                int(bad)
+            return (time.perf_counter() - start) / (calls * per_call)
 
     return run
 

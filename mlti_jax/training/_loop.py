@@ -39,8 +39,6 @@ from mlti_jax.training._workdir import (
 )
 from mlti_jax.types import Array
 
-# Approximate length of a call of the compiled loop; signals are handled in between.
-_SECONDS_PER_CALL = 1.0
 _KEPT_CHECKPOINTS = 3
 # Two, since a resumed run may have to do without the newest of them.
 _KEPT_BEST = 2
@@ -252,7 +250,7 @@ class _Run:
                 self._raise_not_finite(bad)
             seconds = time.monotonic() - start
             # The first call also compiles, so the number of steps at most doubles.
-            affordable = int((stop - step) * _SECONDS_PER_CALL / seconds)
+            affordable = int((stop - step) * batches.seconds_per_call / seconds)
             steps_per_call = max(1, min(2 * steps_per_call, affordable))
             done, step = stop - step, stop
             if step % config.train.log_every == 0 or step == total:

@@ -86,10 +86,10 @@ class TrainState(flax.struct.PyTreeNode):
         )
 
 
-# (state, tasks, key) -> (state, this step if its loss is not finite, else -1)
-RunBatch = Callable[[TrainState, Task, Array], tuple[TrainState, Array]]
 # (state, pool, key, stop) -> (state, first step whose loss is not finite or -1)
 RunSteps = Callable[[TrainState, Pool, Array, int], tuple[TrainState, Array]]
+# (state, tasks of some steps, the first of them, key, stop) -> the same
+RunBatches = Callable[[TrainState, Task, int, Array, int], tuple[TrainState, Array]]
 
 
 def init_state(
@@ -239,17 +239,7 @@ def make_run_steps(
     def run(
         state: TrainState, pool: Pool, key: Array, stop: Array
     ) -> tuple[TrainState, Array]:
-        def proceed(carry: tuple[TrainState, Array]) -> Array:
-            state, bad_step = carry
-            return (state.step < stop) & (bad_step < 0)
-
-        def body(carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
-            state, _ = carry
-            done = state.step
-            state, loss = one_step(state, pool, key)
-            return state, jnp.where(jnp.isfinite(loss), -1, done + 1)
-
-        return jax.lax.while_loop(proceed, body, (state, jnp.int32(-1)))
+        return _run_until(lambda state: one_step(state, pool, key), state, stop)
 
     if plan.mesh is None:
         return jax.jit(run, donate_argnums=0)
@@ -259,38 +249,73 @@ def make_run_steps(
     )
 
 
-def make_run_batch(
+def _run_until(
+    one_step: Callable[[TrainState], tuple[TrainState, Array]],
+    state: TrainState,
+    stop: Array,
+) -> tuple[TrainState, Array]:
+    """Run steps until `stop`, or until a loss is not finite; see `make_run_steps`."""
+
+    def proceed(carry: tuple[TrainState, Array]) -> Array:
+        state, bad_step = carry
+        return (state.step < stop) & (bad_step < 0)
+
+    def body(carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
+        state, _ = carry
+        done = state.step
+        state, loss = one_step(state)
+        return state, jnp.where(jnp.isfinite(loss), -1, done + 1)
+
+    return jax.lax.while_loop(proceed, body, (state, jnp.int32(-1)))
+
+
+def make_run_batches(
     learner: Learner,
     strategy: Strategy,
     optimiser: optax.GradientTransformation,
     batch_size: int,
     plan: Plan = Plan(),
     ema: Sequence[float] = (),
-) -> RunBatch:
-    """Compile a training step on tasks that were read outside of it.
+) -> RunBatches:
+    """Compile the training loop for tasks that the host has read.
 
     Args:
       learner, strategy, optimiser, batch_size, plan, ema: see `make_run_steps`.
 
     Returns:
-      `run(state, tasks, key) -> (state, bad_step)`, which trains one step. `tasks` are
-      those of `MetaBatches`, with samples as they are stored (see `plan.assemble`).
-      Everything else is as in `make_run_steps`, and so are the results.
+      `run(state, tasks, first, key, stop) -> (state, bad_step)`, which trains until
+      step `stop`. `tasks` are `[tasks, k, ...]`, those of k steps as `MetaBatches`
+      draws them from step `first` on, with samples as they are stored.
+      Everything else is as in `make_run_steps`, and so are the results. It compiles
+      once for each k.
     """
     update = _make_update(learner, strategy, optimiser, batch_size, plan, ema)
 
-    def run(state: TrainState, tasks: Task, key: Array) -> tuple[TrainState, Array]:
-        _, key_loss = jax.random.split(jax.random.fold_in(key, state.step))
-        state, loss = update(state, task_inputs(tasks), key_loss)
-        return state, jnp.where(jnp.isfinite(loss), -1, state.step)
+    mesh = plan.mesh
+    everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
-    if plan.mesh is None:
+    def run(
+        state: TrainState, tasks: Task, first: Array, key: Array, stop: Array
+    ) -> tuple[TrainState, Array]:
+        def one_step(state: TrainState) -> tuple[TrainState, Array]:
+            _, key_loss = jax.random.split(jax.random.fold_in(key, state.step))
+            place = state.step - first
+            own = jax.tree.map(
+                lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, 1, False), tasks
+            )
+            if everywhere is not None:
+                # Every device mixes all tasks. As stored they are smallest to exchange.
+                own = jax.lax.with_sharding_constraint(own, everywhere)
+            return update(state, task_inputs(own), key_loss)
+
+        return _run_until(one_step, state, stop)
+
+    if everywhere is None:
         return jax.jit(run, donate_argnums=0)
-    everywhere = NamedSharding(plan.mesh, PartitionSpec())
     return jax.jit(
         run,
         donate_argnums=0,
-        in_shardings=(everywhere, None, everywhere),
+        in_shardings=(everywhere, None, everywhere, everywhere, everywhere),
         out_shardings=everywhere,
     )
 
@@ -364,4 +389,4 @@ def _make_update(
 # For several runs of the same parts, such as the folds of a cross-validation: all of
 # them use the programs that the first one compiled.
 cached_run_steps = functools.lru_cache(maxsize=64)(make_run_steps)
-cached_run_batch = functools.lru_cache(maxsize=64)(make_run_batch)
+cached_run_batches = functools.lru_cache(maxsize=64)(make_run_batches)
