@@ -359,6 +359,7 @@ def _make_update(
     def update(
         state: TrainState, tasks: Task, key_loss: Array
     ) -> tuple[TrainState, Array]:
+        tasks = jax.lax.optimization_barrier(tasks)
         (loss, aux), grads = gradients(
             learner, strategy, state.variables, tasks, key_loss, batch_size, plan
         )
