@@ -39,13 +39,13 @@ from mlti_jax.data._placement import KINDS
 from mlti_jax.data._prepared import decode_feature
 from mlti_jax.data._readers.images import decode_image
 from mlti_jax.data._records import Records
-from mlti_jax.data._task_source import TaskSource, iterate
+from mlti_jax.data._task_source import TaskSource, iterate, without_samples
 from mlti_jax.errors import InputError
 from mlti_jax.parallel import plan_for
 from mlti_jax.strategies._objective import tasks_per_step
 from mlti_jax.training import make_run_steps
 from mlti_jax.training._batches import steps_per_call
-from mlti_jax.training._step import MetaBatches, make_run_batches
+from mlti_jax.training._step import Batches, MetaBatches, make_run_batches
 
 STEPS = 24  # of a round; many more than are read ahead
 GROWTH = (1, 10, 100)
@@ -143,7 +143,8 @@ def make_run(case: Case, records: Records, kind: str) -> Callable[[int], float]:
     number = tasks_per_step(parts.strategy, case.tasks)
     draw = MetaBatches(parts.episode, True, number, tuple(plan.local_tasks(number)))
     source = TaskSource(pool, jax.random.key(1), draw, 10**6)
-    run_batches = make_run_batches(*method, case.tasks, plan)
+    small = plan.replicate(without_samples(pool))
+    run_batches = make_run_batches(*method, parts.episode, case.tasks, plan)
 
     def run(steps: int) -> float:
         nonlocal state, done
@@ -153,11 +154,9 @@ def make_run(case: Case, records: Records, kind: str) -> Callable[[int], float]:
             start = time.perf_counter()
             for _ in range(calls):
                 read = list(itertools.islice(tasks, per_call))
-                stacked = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *read)
+                batches = plan.replicate(Batches.of(read))
                 first, done = done, done + per_call
-                state, bad = run_batches(
-                    state, plan.replicate(stacked), first, key, done
-                )
+                state, bad = run_batches(state, small, batches, first, key, done)
                 int(bad)
             return (time.perf_counter() - start) / (calls * per_call)
 

@@ -79,7 +79,9 @@ class Records:
         out = np.empty((chosen.size, *self.shape[1:]), self.dtype)
         try:
             keys = [int(row) for row in chosen.reshape(-1)]
-            for place, record in enumerate(self.source.__getitems__(keys)):
+            # array_record cannot read nothing.
+            found = self.source.__getitems__(keys) if keys else ()
+            for place, record in enumerate(found):
                 sample = self.decode(record)
                 if sample.shape != self.shape[1:]:
                     raise ValueError(

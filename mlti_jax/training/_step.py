@@ -23,7 +23,7 @@ from mlti_jax.data._pools import (
     draw_flat_rows,
     draw_rows,
     sample_flat,
-    task_inputs,
+    take_rows,
 )
 from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.parallel import Plan
@@ -88,8 +88,11 @@ class TrainState(flax.struct.PyTreeNode):
 
 # (state, pool, key, stop) -> (state, first step whose loss is not finite or -1)
 RunSteps = Callable[[TrainState, Pool, Array, int], tuple[TrainState, Array]]
-# (state, tasks of some steps, the first of them, key, stop) -> the same
-RunBatches = Callable[[TrainState, Task, int, Array, int], tuple[TrainState, Array]]
+# (state, pool without samples, those of some steps, the first of these, key, stop) ->
+# the same
+RunBatches = Callable[
+    [TrainState, Pool, "Batches", int, Array, int], tuple[TrainState, Array]
+]
 
 
 def init_state(
@@ -273,40 +276,68 @@ def make_run_batches(
     learner: Learner,
     strategy: Strategy,
     optimiser: optax.GradientTransformation,
+    episode: Episode,
     batch_size: int,
     plan: Plan = Plan(),
     ema: Sequence[float] = (),
 ) -> RunBatches:
-    """Compile the training loop for tasks that the host has read.
+    """Compile the training loop for samples that the host has read.
+
+    The loop is that of `make_run_steps`, except that the samples of a step take the
+    place of the pool. So it rounds in the same way.
 
     Args:
-      learner, strategy, optimiser, batch_size, plan, ema: see `make_run_steps`.
+      learner, strategy, optimiser, episode, batch_size, plan, ema: see
+        `make_run_steps`.
 
     Returns:
-      `run(state, tasks, first, key, stop) -> (state, bad_step)`, which trains until
-      step `stop`. `tasks` are `[tasks, k, ...]`, those of k steps as `MetaBatches`
-      draws them from step `first` on, with samples as they are stored.
-      Everything else is as in `make_run_steps`, and so are the results. It compiles
-      once for each k.
+      `run(state, pool, batches, first, key, stop) -> (state, bad_step)`, which trains
+      until step `stop`. `pool.x` is None. `batches` has the samples of k steps, the
+      first of them step `first`, see `Batches`. Everything else is as in
+      `make_run_steps`, and so are the results. It compiles once for each k.
     """
+    num_drawn = tasks_per_step(strategy, batch_size)
+    draw = draw_rows if learner.episodic else draw_flat_rows
     update = _make_update(learner, strategy, optimiser, batch_size, plan, ema)
-
     mesh = plan.mesh
     everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
-    def run(
-        state: TrainState, tasks: Task, first: Array, key: Array, stop: Array
-    ) -> tuple[TrainState, Array]:
-        def one_step(state: TrainState) -> tuple[TrainState, Array]:
-            _, key_loss = jax.random.split(jax.random.fold_in(key, state.step))
-            place = state.step - first
-            own = jax.tree.map(
-                lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, 1, False), tasks
-            )
+    def samples_of(batches: Batches, step: Array) -> PyTree:
+        """Return the samples of all tasks of a step, `[tasks * n, ...]`."""
+
+        def flat(leaf: Array) -> Array:
+            leaf = jax.lax.dynamic_index_in_dim(leaf, step, 1, keepdims=False)
             if everywhere is not None:
                 # Every device mixes all tasks. As stored they are smallest to exchange.
-                own = jax.lax.with_sharding_constraint(own, everywhere)
-            return update(state, task_inputs(own), key_loss)
+                leaf = jax.lax.with_sharding_constraint(leaf, everywhere)
+            return leaf.reshape(-1, *leaf.shape[2:])
+
+        return jax.tree.map(flat, batches.x)
+
+    def run(
+        state: TrainState,
+        pool: Pool,
+        batches: Batches,
+        first: Array,
+        key: Array,
+        stop: Array,
+    ) -> tuple[TrainState, Array]:
+        def one_step(state: TrainState) -> tuple[TrainState, Array]:
+            key_tasks, key_loss = jax.random.split(jax.random.fold_in(key, state.step))
+            keys = jax.random.split(key_tasks, num_drawn)
+            x = samples_of(batches, state.step - first)
+
+            def one_task(key: Array, places: Array) -> Task:
+                task = draw(pool, key, **episode._asdict())
+                support, query = task.support, task.query
+                size = support.y.shape[0]
+                task = task.replace(
+                    support=support.replace(x=places[:size]),
+                    query=query.replace(x=places[size:]),
+                )
+                return take_rows(x, task)
+
+            return update(state, jax.vmap(one_task)(keys, batches.places), key_loss)
 
         return _run_until(one_step, state, stop)
 
@@ -315,9 +346,37 @@ def make_run_batches(
     return jax.jit(
         run,
         donate_argnums=0,
-        in_shardings=(everywhere, None, everywhere, everywhere, everywhere),
+        in_shardings=(everywhere, everywhere, None, everywhere, everywhere, everywhere),
         out_shardings=everywhere,
     )
+
+
+class Batches(NamedTuple):
+    """The samples of the tasks of some steps.
+
+    Attributes:
+      x: as they are stored, support before query, every leaf `[tasks, k, n, ...]`.
+      places: `[tasks, n]`, where the samples of a step are if those of all tasks are
+        listed one after the other.
+    """
+
+    x: PyTree
+    places: Array | np.ndarray
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task]) -> Batches:
+        """Stack the tasks `[tasks, ...]` of some steps, on the host."""
+
+        def stack(*leaves: np.ndarray) -> np.ndarray:
+            sets = [leaves[i : i + 2] for i in range(0, len(leaves), 2)]
+            return np.stack([np.concatenate(both, axis=1) for both in sets], axis=1)
+
+        sets = [batch.x for task in tasks for batch in (task.support, task.query)]
+        x = jax.tree.map(stack, *sets)
+        shape = jax.tree.leaves(x)[0].shape
+        number = shape[0] * shape[2]
+        places = np.arange(number, dtype=np.int32).reshape(shape[0], shape[2])
+        return cls(x, places)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,7 +418,6 @@ def _make_update(
     def update(
         state: TrainState, tasks: Task, key_loss: Array
     ) -> tuple[TrainState, Array]:
-        tasks = jax.lax.optimization_barrier(tasks)
         (loss, aux), grads = gradients(
             learner, strategy, state.variables, tasks, key_loss, batch_size, plan
         )
