@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -327,7 +327,7 @@ def make_run_batches(
             keys = jax.random.split(key_tasks, num_drawn)
             x = samples_of(batches, state.step - first)
 
-            def one_task(key: Array, places: Array) -> Task:
+            def one_task(key: Array, places: Any) -> Task:
                 task = draw(pool, key, **episode._asdict())
                 support, query = task.support, task.query
                 size = support.y.shape[0]

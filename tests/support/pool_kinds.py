@@ -9,6 +9,7 @@ import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 from array_record.python.array_record_module import ArrayRecordWriter
 
+from experiments.configs import mini_imagenet
 from mlti_jax.data import ClassPool, DomainPool, RegressionPool, Splits
 from mlti_jax.data._pools import Pool
 from mlti_jax.data._records import Records
@@ -75,3 +76,14 @@ def splits(kind: str, folder: pathlib.Path, workers: int = 0) -> Splits:
         for seed, name in enumerate(("train", "validation", "test"))
     }
     return Splits("toy", "non_label_sharing", **pools, note="toy images")
+
+
+def small_config(learner="protonet", strategy="mlti", **changes):
+    config = mini_imagenet.get_config(f"learner={learner},strategy={strategy}")
+    config.task.update({"ways": 3, "shots": 2, "queries": 3})
+    config.backbone.conv4.update({"filters": 4, "blocks": 2})
+    config.train.update({"steps": 20, "log_every": 5, "checkpoint_every": 10})
+    config.eval.update({"every": 10, "num_tasks": 10, "validation_tasks": 5})
+    config.eval.update({"queries": 3, "tasks_per_pass": 4})
+    config.update_from_flattened_dict(changes)
+    return config

@@ -3,32 +3,25 @@
 import json
 import multiprocessing
 import os
+import pathlib
 import signal
+import subprocess
+import sys
 
 import chex
 import jax
 import numpy as np
 import pytest
 
-from experiments.configs import mini_imagenet
 from mlti_jax import plotting
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.training import _batches as batches
 from mlti_jax.training import build, train_and_evaluate
 from mlti_jax.training._experiment import checksum
 from mlti_jax.training._loop import run_experiment
-from tests.support.pool_kinds import make_pool, moved, splits
+from tests.support.pool_kinds import make_pool, moved, small_config, splits
 
-
-def small_config(learner="protonet", strategy="mlti", **changes):
-    config = mini_imagenet.get_config(f"learner={learner},strategy={strategy}")
-    config.task.update({"ways": 3, "shots": 2, "queries": 3})
-    config.backbone.conv4.update({"filters": 4, "blocks": 2})
-    config.train.update({"steps": 20, "log_every": 5, "checkpoint_every": 10})
-    config.eval.update({"every": 10, "num_tasks": 10, "validation_tasks": 5})
-    config.eval.update({"queries": 3, "tasks_per_pass": 4})
-    config.update_from_flattened_dict(changes)
-    return config
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def run(kind, workdir, *method, workers=0, **changes):
@@ -48,35 +41,45 @@ def run(kind, workdir, *method, workers=0, **changes):
 WRITTEN = ("step", "split", "loss", "accuracy", "ci95")
 
 
+METHODS = ["protonet,mlti", "maml,mlti", "sl,vanilla"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method",
-    [
-        ("protonet", "mlti"),
-        ("maml", "mlti"),
-        ("sl", "vanilla"),
-        ("protonet", "vanilla"),
-    ],
-)
-def test_results_are_the_same_bit_for_bit(method, tmp_path):
-    expected = run("device", tmp_path / "device", *method)
-    assert [line["step"] for line in expected[2] if line["split"] == "train"] == [
-        5,
-        10,
-        15,
-        20,
-    ]
+def test_results_are_the_same_bit_for_bit():
+    """In a process of its own, since the tests' options of XLA round differently."""
+    environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.support.pool_kinds_bits", *METHODS],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        timeout=300,
+    )
+    assert found.stdout.splitlines() == [
+        f"{method} {kind} result True variables True"
+        for method in METHODS
+        for kind in ("host", "stream")
+    ], found.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_losses_of_all_steps(method, tmp_path):
+    expected = run("device", tmp_path / "device", *method.split(","))
     for kind in ("host", "stream"):
-        result, variables, metrics = run(kind, tmp_path / kind, *method)
-        assert result == expected[0]
-        assert metrics == expected[2]
-        chex.assert_trees_all_equal(variables, expected[1])
+        result, _, metrics = run(kind, tmp_path / kind, *method.split(","))
+        assert result["per_task"] == pytest.approx(expected[0]["per_task"], abs=1e-5)
+        assert [line["step"] for line in metrics] == [5, 10, 10, 15, 20, 20, 20]
+        for line, other in zip(metrics, expected[2], strict=True):
+            assert line == pytest.approx(other, rel=1e-4)
 
 
 @pytest.mark.slow
 def test_resuming_in_the_middle_of_a_stream(tmp_path, monkeypatch):
     """Stopped at step 13, which is no boundary of anything, with two processes."""
-    expected = run("device", tmp_path / "device")
+    (tmp_path / "whole").mkdir()
+    expected = run("stream", tmp_path / "whole")
     run_steps = batches.HostBatches.run
 
     def interrupted(self, state, stop):
