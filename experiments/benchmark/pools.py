@@ -148,8 +148,9 @@ def make_run(case: Case, records: Records, kind: str) -> Callable[[int], float]:
 
     def run(steps: int) -> float:
         nonlocal state, done
-        with contextlib.closing(iterate(source, pool, done)) as tasks:
-            per_call = steps_per_call(next(tasks))
+        per_call = steps_per_call(source[0])
+        with contextlib.closing(iterate(source, pool, done, 0, per_call)) as tasks:
+            next(tasks)
             calls = max(1, round(steps / per_call))
             start = time.perf_counter()
             for _ in range(calls):

@@ -27,9 +27,12 @@ from mlti_jax.data._pools import Pool, draw_rows, read_rows
 from mlti_jax.errors import InputError
 from mlti_jax.types import Array, PyTree, Task
 
-_ITEMS_PER_DRAW = 8  # Each call of the compiled draw has a fixed cost.
+# A draw may wait for the device, which may be busy with a training step, so the rows of
+# many items are drawn at a time.
+_ITEMS_PER_DRAW = 256
+_BYTES_PER_DRAW = 4 * 2**20
 _MAX_THREADS = 16
-_ITEMS_AHEAD = 2  # per thread or process
+_ITEMS_AHEAD = 2  # per thread or process, at least
 
 
 class Draw(Protocol):
@@ -54,6 +57,9 @@ class TaskSource:
         self._small = without_samples(pool)
         self._key = np.asarray(jax.random.key_data(key)), str(jax.random.key_impl(key))
         self._draw, self._items = draw, items
+        shapes = jax.eval_shape(draw, self._small, key, np.int32(0))
+        size = sum(4 * leaf.size for leaf in jax.tree.leaves(shapes))
+        self._per_draw = max(1, min(_ITEMS_PER_DRAW, _BYTES_PER_DRAW // size))
         self._start()
 
     def _start(self) -> None:
@@ -81,16 +87,17 @@ class TaskSource:
 
     def rows(self, item: int) -> Task:
         """Draw the tasks of an item, with rows in place of samples."""
-        first, place = divmod(item, _ITEMS_PER_DRAW)
+        first, place = divmod(item, self._per_draw)
         with self._lock:
             if first not in self._drawn:
                 with jax.default_device(_cpu()):
                     drawn = _draw_items(
                         self._draw,
                         self._key[1],
+                        self._per_draw,
                         self._small,
                         self._key[0],
-                        first * _ITEMS_PER_DRAW,
+                        first * self._per_draw,
                     )
                 self._drawn[first] = jax.device_get(drawn)
                 # Threads are at most a few items apart.
@@ -99,12 +106,12 @@ class TaskSource:
             return jax.tree.map(lambda leaf: leaf[place], self._drawn[first])
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _draw_items(
-    draw: Draw, impl: str, pool: Pool, key_data: np.ndarray, first: int
+    draw: Draw, impl: str, number: int, pool: Pool, key_data: np.ndarray, first: int
 ) -> PyTree:
     key = jax.random.wrap_key_data(jnp.asarray(key_data), impl=impl)
-    items = jnp.arange(_ITEMS_PER_DRAW) + first
+    items = jnp.arange(number) + first
     return jax.vmap(lambda item: draw(pool, key, item))(items)
 
 
@@ -121,7 +128,7 @@ def _cpu() -> jax.Device:
 
 
 def iterate(
-    source: TaskSource, pool: Pool, start: int = 0, workers: int = 0
+    source: TaskSource, pool: Pool, start: int = 0, workers: int = 0, ahead: int = 0
 ) -> Generator[Task, None, None]:
     """Yield the items of a source from `start` on; a stream is read ahead.
 
@@ -132,30 +139,32 @@ def iterate(
       pool: the pool of the source.
       start: the first item.
       workers: number of processes that read a stream; 0 for threads.
+      ahead: smallest number of items to read ahead.
     """
     if kind_of(pool) == "stream":
-        yield from _prefetched(source, start, workers)
+        yield from _prefetched(source, start, workers, ahead)
     else:
         # The device still computes while the caller waits here.
         yield from (source[item] for item in range(start, len(source)))
 
 
 def _prefetched(
-    source: TaskSource, start: int, workers: int
+    source: TaskSource, start: int, workers: int, ahead: int
 ) -> Generator[Task, None, None]:
     if start >= len(source):
         return
     grain = require("grain", "stream")
     threads = 1 if workers else min(default_processes(), _MAX_THREADS)
     options = grain.ReadOptions(
-        num_threads=threads, prefetch_buffer_size=threads * _ITEMS_AHEAD
+        num_threads=threads, prefetch_buffer_size=max(ahead, threads * _ITEMS_AHEAD)
     )
     left = grain.MapDataset.source(source).slice(slice(start, len(source)))
     dataset = left.to_iter_dataset(options)
     if workers:
         dataset = dataset.mp_prefetch(
             grain.MultiprocessingOptions(
-                num_workers=workers, per_worker_buffer_size=_ITEMS_AHEAD
+                num_workers=workers,
+                per_worker_buffer_size=max(-(-ahead // workers), _ITEMS_AHEAD),
             ),
             worker_init_fn=_start_worker,
         )

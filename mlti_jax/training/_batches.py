@@ -122,12 +122,14 @@ class HostBatches:
             experiment.plan,
             experiment.ema,
         )
-        self._tasks = iterate(source, pool, step, workers_of(pool))
+        # Read only for its size, which is that of all steps
+        self._per_call = steps_per_call(source[step])
+        self._tasks = iterate(source, pool, step, workers_of(pool), self._per_call)
         self._pool, self._key = experiment.plan.replicate((without_samples(pool), key))
         # Without other hosts, all tasks can go where they are needed at once.
         alone = len(local) == number
         self._copy = experiment.plan.replicate if alone else experiment.plan.assemble
-        self._step, self._per_call = step, 0
+        self._step = step
 
     def run(self, state: TrainState, stop: int) -> tuple[TrainState, int]:
         """See `MetaBatchLoop`.
@@ -137,11 +139,8 @@ class HostBatches:
         """
         started = None
         while self._step < stop:
-            tasks = [self._next()]
-            if not self._per_call:
-                self._per_call = steps_per_call(tasks[0])
             end = min(stop, self._step + self._per_call)
-            tasks += [self._next() for _ in range(end - self._step - 1)]
+            tasks = [self._next() for _ in range(end - self._step)]
             # All calls have the same shapes, so one program is compiled.
             tasks += tasks[-1:] * (self._per_call - len(tasks))
             batches = self._copy(Batches.of(tasks))
