@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import flags
 
 from mlti_jax._internal.extras import require
 from mlti_jax._internal.processes import default_processes, exit_with_parent
@@ -161,6 +162,8 @@ def _prefetched(
     left = grain.MapDataset.source(source).slice(slice(start, len(source)))
     dataset = left.to_iter_dataset(options)
     if workers:
+        if not flags.FLAGS.is_parsed():  # Grain reads flags, also in a notebook.
+            flags.FLAGS.mark_as_parsed()
         dataset = dataset.mp_prefetch(
             grain.MultiprocessingOptions(
                 num_workers=workers,
