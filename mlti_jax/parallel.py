@@ -107,7 +107,8 @@ class Plan:
           tree: NumPy arrays `[own, ...]` of the tasks `local_tasks(number)`.
 
         Returns:
-          Arrays `[number, ...]`, distributed over the devices by task.
+          Arrays `[number, ...]`, distributed over the devices by task; on all devices
+          of a single process if their number is no multiple of the devices.
 
         Examples:
           >>> import numpy as np
@@ -116,11 +117,16 @@ class Plan:
           [0, 1, 2]
         """
         if self.mesh is None:
-            return jax.tree.map(jnp.asarray, tree)
+            return jax.device_put(tree)
         sharding = NamedSharding(self.mesh, _BY_TASK)
-        return jax.tree.map(
-            lambda leaf: jax.make_array_from_process_local_data(sharding, leaf), tree
-        )
+        if self.spans_processes:
+            return jax.tree.map(
+                lambda leaf: jax.make_array_from_process_local_data(sharding, leaf),
+                tree,
+            )
+        if not self._divides(tree):
+            sharding = NamedSharding(self.mesh, _EVERYWHERE)
+        return jax.device_put(tree, sharding)
 
     def to_host(self, tree: PyTree) -> PyTree:
         """Copy arrays to NumPy arrays, with the parts that other processes hold."""

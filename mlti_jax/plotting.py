@@ -19,13 +19,15 @@ import numpy as np
 
 from mlti_jax._internal.figures import COLORS, COLUMN_WIDTH, new_figure
 from mlti_jax.data import sample_task
-from mlti_jax.data._pools import Pool
+from mlti_jax.data._placement import kind_of
+from mlti_jax.data._pools import Pool, task_inputs
+from mlti_jax.data._task_source import read_tasks
 from mlti_jax.errors import InputError
 from mlti_jax.strategies import Strategy
 from mlti_jax.strategies._base import repeat_support
 from mlti_jax.training import Episode, Experiment
 from mlti_jax.training import _metrics as metrics
-from mlti_jax.types import Task
+from mlti_jax.types import Array, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,9 +74,10 @@ def interpolated_tasks(
             f"strategy {experiment.strategy.name!r} leaves tasks as they are drawn;"
             " choose one that interpolates them, such as 'mlti'"
         )
-    if len(np.shape(pool.x)) != 4:
+    shapes = [leaf.shape for leaf in jax.tree.leaves(pool.x)]
+    if len(shapes) != 1 or len(shapes[0]) != 4:
         raise InputError(
-            f"the training pool has inputs of shape {np.shape(pool.x)}; expected"
+            f"the training pool has inputs of shape {shapes[0]}; expected"
             " images [N, height, width, channels]"
         )
     tasks, changed = _draw_tasks(
@@ -109,15 +112,21 @@ def _draw_tasks(
 
     # Runs once, so compiling fast matters more than running fast.
     @partial(jax.jit, compiler_options=_COMPILE_FAST)
-    def draw(pool: Pool) -> tuple[Task, Task]:
-        keys = jax.random.split(key_tasks, number)
-        tasks = jax.vmap(lambda key: sample_task(pool, key, **episode._asdict()))(keys)
+    def draw(source: Pool | Task, keys: Array) -> tuple[Task, Task]:
+        if isinstance(source, Task):
+            tasks = task_inputs(source)
+        else:
+            sizes = episode._asdict()
+            tasks = jax.vmap(lambda key: sample_task(source, key, **sizes))(keys)
         if transform is None:
             return tasks, tasks
         changed = repeat_support(transform(tasks, key_mix, number))
         return tasks, jax.tree.map(lambda leaf: leaf[:, 0], changed)
 
-    return draw(pool)
+    keys = jax.random.split(key_tasks, number)
+    if kind_of(pool) == "device":
+        return draw(pool, keys)
+    return draw(read_tasks(pool, keys, **episode._asdict()), keys)
 
 
 def learning_curves(

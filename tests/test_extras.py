@@ -13,6 +13,7 @@ OPTIONAL = (
     "PIL",
     "anndata",
     "array_record",
+    "grain",
     "jinja2",
     "matplotlib",
     "mlxtend",

@@ -28,6 +28,8 @@ FAMILIES = sorted(
 HEAVY = (
     "PIL",
     "anndata",
+    "array_record",
+    "grain",
     "jinja2",
     "matplotlib",
     "mlxtend",

@@ -285,3 +285,17 @@ def test_use_all_cores_makes_each_core_a_device(monkeypatch, cores, devices):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=3")
     parallel.use_all_cores()
     assert len(changes) == 1
+
+
+@pytest.mark.parametrize("tasks", [2, 3])
+def test_tasks_of_this_process_on_the_devices(tasks):
+    """Alone, a process provides all tasks; they are divided if that is possible."""
+    devices = tuple(jax.local_devices()[:2])
+    plan = Plan(devices)
+    assert list(plan.local_tasks(tasks)) == list(range(tasks))
+    x = np.arange(tasks * 4).reshape(tasks, 4)
+    found = plan.assemble({"x": x})["x"]
+    np.testing.assert_array_equal(found, x)
+    shares = [shard.data.shape[0] for shard in found.addressable_shards]
+    assert shares == ([1, 1] if tasks == 2 else [3, 3])
+    np.testing.assert_array_equal(Plan().assemble(x), x)

@@ -35,6 +35,8 @@ cases in two minutes, without vmap and compilation. The tables are:
                                  estimate of cycles, and what stands out. Needs
                                  `pip install -e '.[tpu_check]'`; all learners, networks
                                  and strategies take hours, `--tpu_cases` chooses some
+  pools                          steps per second with samples on the device, in host
+                                 memory and in files; memory of growing datasets
 
 `--output=DIR` writes `results.json` and plots.
 """
@@ -59,6 +61,7 @@ from experiments.benchmark import (
     memory,
     own_network,
     plots,
+    pools,
     projection,
     relative,
     sampling,
@@ -121,6 +124,7 @@ TABLES = {
     "own_network": own_network,
     "projection": projection,
     "startup": startup,
+    "pools": pools,
 }
 # Modules with `table(result)`, by the kind of result.
 MODULES = {

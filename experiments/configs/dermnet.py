@@ -39,6 +39,8 @@ def get_config(arg: str = "") -> ConfigDict:
         # No copy of the atlas is known to have all classes; "refuse" needs them all.
         "missing_classes": "skip",
         "min_images": 20,  # for 5 shots and 15 queries; smaller classes are left out
+        "pool": "auto",  # device | host | stream: where the samples are
+        "workers": 0,  # processes that read a stream; 0: threads
     }
     if choice.test_on:
         config.dataset.test_on = choice.test_on

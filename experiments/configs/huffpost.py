@@ -40,7 +40,11 @@ def get_config(arg: str = "") -> ConfigDict:
     )
     config = base_config()
 
-    config.dataset = {"name": "huffpost", "train_classes": 25}
+    config.dataset = {
+        "name": "huffpost",
+        "train_classes": 25,
+        "pool": "auto",  # device | host | stream: where the samples are
+    }
     config.task.ways = 5
     config.task.shots = choice.shots
     config.task.queries = 5

@@ -32,6 +32,8 @@ def get_config(arg: str = "") -> ConfigDict:
         "test_on": placeholder(str),  # another dataset: cross-domain adaptation
         "missing_classes": "refuse",  # or "skip": use the classes that are there
         "min_images": 1,  # smaller classes are left out, also those of `test_on`
+        "pool": "auto",  # device | host | stream: where the samples are
+        "workers": 0,  # processes that read a stream; 0: threads
     }
     if choice.test_on:
         config.dataset.test_on = choice.test_on

@@ -36,6 +36,7 @@ def get_config(arg: str = "") -> ConfigDict:
         "molecules_per_assay": 1000,
         "fingerprint": "morgan",  # or path
         "seed": 0,
+        "pool": "auto",  # device | host | stream: where the samples are
     }
     config.task.ways = 2
     config.task.shots = choice.shots

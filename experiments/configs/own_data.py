@@ -44,6 +44,7 @@ def get_config(arg: str = "") -> ConfigDict:
         "test": "0.2",
         "seed": 0,  # of the held-out fractions
         "setting": placeholder(str),  # None: inferred from labels or folders
+        "pool": "auto",  # device | host | stream: where the samples are
     }
     config.task = {
         "ways": placeholder(int),  # None: chosen from the data

@@ -23,6 +23,7 @@ def get_config() -> ConfigDict:
         "source": "builtin",
         "images_per_class": 20,  # 8 in the built-in images
         "train_classes": 16,
+        "pool": "auto",  # device | host | stream: where the samples are
     }
     config.task.ways = 10
     config.task.shots = 1

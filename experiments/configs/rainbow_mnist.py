@@ -35,6 +35,8 @@ def get_config(arg: str = "") -> ConfigDict:
         "source": "auto",  # idx | prepared | tfds | builtin | auto: the first found
         "images_per_class": 20,
         "train_classes": 16,  # training combinations, up to 40 in the paper's order
+        "pool": "auto",  # device | host | stream: where the samples are
+        "workers": 0,  # processes that read a stream; 0: threads
     }
     config.task.ways = 10
     config.task.shots = choice.shots

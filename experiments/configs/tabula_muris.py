@@ -30,6 +30,8 @@ def get_config(arg: str = "") -> ConfigDict:
     config.dataset = {
         "name": "tabula_muris",
         "train_classes": placeholder(int),  # training cell types; None: all
+        "pool": "auto",  # device | host | stream: where the samples are
+        "workers": 0,  # processes that read a stream; 0: threads
     }
     config.task.ways = 5
     config.task.shots = choice.shots

@@ -52,7 +52,7 @@ def ordered_map(
     # Not forked: forking a process with threads, such as JAX's, can hang.
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(
-        processes, context, initializer=_exit_with_parent
+        processes, context, initializer=exit_with_parent
     )
     pending: collections.deque[concurrent.futures.Future[list[R]]] = collections.deque()
     try:
@@ -71,7 +71,7 @@ def ordered_map(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _exit_with_parent() -> None:
+def exit_with_parent() -> None:
     """Exit this process when its parent ends, however the parent ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # This runs in a worker.

@@ -9,17 +9,26 @@ a class of a domain, an object). Groups may differ in size: the lists are padded
 cost does not depend on the size of a group, so they belong inside the jitted training
 step. Pass the pool to that step as an argument: a pool in a closure becomes a constant
 of the compiled program.
+
+Sampling has two parts: `draw_rows` draws rows of `x` from the small arrays of a pool,
+and `take_rows` reads them. So a task is the same wherever `x` is: on the device, in the
+memory of the host, or in files (see `_placement`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from types import EllipsisType
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlti_jax.data._records import Records
 from mlti_jax.data._user_arrays import (
     as_ids,
     check_magnitude,
@@ -80,9 +89,7 @@ class DomainPool:
         index, count = group_rows(group, len(domains) * len(classes))
         shape = (len(domains), len(classes))
         index, count = index.reshape(*shape, -1), count.reshape(shape)
-        return cls(
-            _to_device(x), jnp.asarray(index), jnp.asarray(count), domains, classes
-        )
+        return cls(_store(x), jnp.asarray(index), jnp.asarray(count), domains, classes)
 
     def _draw_groups(self, bits: Array, ways: int) -> tuple[Array, Array]:
         domain = _below(bits[0], len(self.domains))
@@ -128,7 +135,7 @@ class ClassPool:
         size = check_samples(x)
         label, classes = as_ids("label", label, classes, size)
         index, count = group_rows(label, len(classes))
-        return cls(_to_device(x), jnp.asarray(index), jnp.asarray(count), classes)
+        return cls(_store(x), jnp.asarray(index), jnp.asarray(count), classes)
 
     def _draw_groups(self, bits: Array, ways: int) -> tuple[Array, Array]:
         # Classes have no domain: 31 random bits give each task its own id.
@@ -185,7 +192,7 @@ class RegressionPool:
         domain, domains = as_ids("domain", domain, domains, size)
         index, count = group_rows(domain, len(domains))
         return cls(
-            _to_device(x),
+            _store(x),
             jnp.asarray(y, jnp.float32),
             jnp.asarray(index),
             jnp.asarray(count),
@@ -231,6 +238,17 @@ def sample_task(
       inputs become float32 in [0, 1]. Group sizes are not checked here, since counts
       are traced under `jit`: call `check_episode` once before.
     """
+    rows = draw_rows(pool, key, ways=ways, shots=shots, queries=queries)
+    return take_rows(pool.x, rows)
+
+
+def draw_rows(
+    pool: Pool, key: Array, *, ways: int, shots: int, queries: int | None
+) -> Task:
+    """Draw the task of `sample_task`, with rows of `pool.x` in place of samples.
+
+    Everything else is that of the task. `pool.x` is not used and may be None.
+    """
     pool._check_ways(ways)
     drawn = shots if queries is None else shots + queries
     # One call for all random numbers, since each call has a fixed cost.
@@ -239,12 +257,12 @@ def sample_task(
     count = pool.count.reshape(-1)[group]
     position = _draw(bits[1 + ways :].reshape(ways, drawn), count)
 
-    support = _gather(pool, group, position[:, :shots])
+    support = _rows_at(pool, group, position[:, :shots])
     if queries is not None:
-        query = _gather(pool, group, position[:, shots:])
+        query = _rows_at(pool, group, position[:, shots:])
         return Task(support, query, domain, group)
     left = pool.index.shape[-1] - shots
-    query = _gather(pool, group, _complement(position, left))
+    query = _rows_at(pool, group, _complement(position, left))
     weight = jnp.arange(left) < (count - shots)[:, None]
     query = query.replace(weight=weight.reshape(-1).astype(jnp.float32))
     return Task(support, query, domain, group)
@@ -262,15 +280,21 @@ def sample_batch(pool: Pool, key: Array, batch_size: int) -> Batch:
       A batch with y one-hot over all classes of the pool, `[N, C]`, or targets
       `[N, Dy]`.
     """
+    rows = _draw_batch_rows(pool, key, batch_size)
+    return rows.replace(x=take_inputs(pool.x, rows.x))
+
+
+def _draw_batch_rows(pool: Pool, key: Array, batch_size: int) -> Batch:
+    """Draw the batch of `sample_batch`, with rows of `pool.x` in place of samples."""
     end = jnp.cumsum(pool.count.reshape(-1))
     sample = _below(jax.random.bits(key, (batch_size,)), end[-1])
     group = jnp.searchsorted(end, sample, side="right")
     position = sample - (end - pool.count.reshape(-1))[group]
     rows = pool.index.reshape(-1, pool.index.shape[-1])[group, position]
     if isinstance(pool, RegressionPool):
-        return Batch(take_inputs(pool.x, rows), pool.y[rows])
+        return Batch(rows, pool.y[rows])
     classes = len(pool.classes)
-    return Batch(take_inputs(pool.x, rows), jax.nn.one_hot(group % classes, classes))
+    return Batch(rows, jax.nn.one_hot(group % classes, classes))
 
 
 def sample_flat(
@@ -293,12 +317,20 @@ def sample_flat(
     Raises:
       InputError: if `queries` is None.
     """
+    rows = draw_flat_rows(pool, key, ways=ways, shots=shots, queries=queries)
+    return take_rows(pool.x, rows)
+
+
+def draw_flat_rows(
+    pool: Pool, key: Array, *, ways: int, shots: int, queries: int | None
+) -> Task:
+    """Draw the batch of `sample_flat`, with rows of `pool.x` in place of samples."""
     if queries is None:
         raise InputError(
             "queries is None, but the size of a flat batch depends on it; set"
             " task.queries to an integer"
         )
-    batch = sample_batch(pool, key, ways * (shots + queries))
+    batch = _draw_batch_rows(pool, key, ways * (shots + queries))
     empty = jax.tree.map(lambda leaf: leaf[:0], batch)
     return Task(support=empty, query=batch, domain=jnp.int32(0))
 
@@ -375,17 +407,41 @@ def _complement(drawn: Array, number: int) -> Array:
     return left + jnp.sum(before[..., None, :] <= left[:, None], axis=-1)
 
 
-def _gather(pool: Pool, group: Array, position: Array) -> Batch:
-    """The samples at `position [ways, n]` of each `group [ways]`, ordered by class."""
+def _rows_at(pool: Pool, group: Array, position: Array) -> Batch:
+    """The rows at `position [ways, n]` of each `group [ways]`, ordered by class."""
     ways, number = position.shape
     index = pool.index.reshape(-1, pool.index.shape[-1])
     rows = index[group[:, None], position].reshape(-1)
     if isinstance(pool, RegressionPool):
-        return Batch(take_inputs(pool.x, rows), pool.y[rows])
-    return Batch(take_inputs(pool.x, rows), jnp.repeat(jnp.eye(ways), number, axis=0))
+        return Batch(rows, pool.y[rows])
+    return Batch(rows, jnp.repeat(jnp.eye(ways), number, axis=0))
 
 
-def take_inputs(x: PyTree, rows: Array | slice) -> PyTree:
+def take_rows(x: PyTree, task: Task) -> Task:
+    """Replace the rows in a task of `draw_rows` with the samples."""
+    return _map_x(lambda rows: take_inputs(x, rows), task)
+
+
+def read_rows(x: PyTree, task: Task) -> Task:
+    """Do the same on the host, without converting the samples (see `task_inputs`)."""
+    return _map_x(lambda rows: jax.tree.map(lambda leaf: leaf[rows], x), task)
+
+
+@jax.jit  # Division by a constant differs from that of a single operation.
+def task_inputs(task: Task) -> Task:
+    """Convert the samples of a task like `take_inputs`; any leading axes."""
+    return _map_x(lambda x: take_inputs(x, ...), task)
+
+
+def _map_x(function: Callable[[PyTree], PyTree], task: Task) -> Task:
+    support, query = task.support, task.query
+    return task.replace(
+        support=support.replace(x=function(support.x)),
+        query=query.replace(x=function(query.x)),
+    )
+
+
+def take_inputs(x: PyTree, rows: Array | slice | EllipsisType) -> PyTree:
     """Gather rows of x and converts them to the types that networks expect."""
 
     def take(leaf: Array) -> Array:
@@ -398,5 +454,38 @@ def take_inputs(x: PyTree, rows: Array | slice) -> PyTree:
     return jax.tree.map(take, x)
 
 
-def _to_device(x: PyTree) -> PyTree:
-    return jax.tree.map(jnp.asarray, x)
+def shapes_of(x: PyTree) -> PyTree:
+    """Return shapes and dtypes of samples, wherever they are."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x)
+
+
+# Whether `from_arrays` leaves the samples where they are, for `_placement.place`.
+_DEFERRED = contextvars.ContextVar("deferred", default=False)
+
+
+@contextlib.contextmanager
+def samples_stay() -> Iterator[None]:
+    """Build pools whose samples are not copied to the device."""
+    token = _DEFERRED.set(True)
+    try:
+        yield
+    finally:
+        _DEFERRED.reset(token)
+
+
+def samples_are_deferred() -> bool:
+    """Whether the context `samples_stay` is open."""
+    return _DEFERRED.get()
+
+
+def _store(x: PyTree) -> PyTree:
+    if not _DEFERRED.get():
+        return jax.tree.map(jnp.asarray, x)
+
+    def on_host(leaf: Any) -> Any:
+        if isinstance(leaf, Records):
+            return leaf
+        # The dtype that the array would have on the device
+        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype))
+
+    return jax.tree.map(on_host, x)

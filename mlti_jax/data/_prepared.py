@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -14,7 +15,8 @@ import numpy as np
 from mlti_jax._internal.checks import check_range, unknown_name
 from mlti_jax._internal.extras import require
 from mlti_jax.data._data_dir import resolve_data_dir
-from mlti_jax.data._pools import ClassPool
+from mlti_jax.data._pools import ClassPool, samples_are_deferred
+from mlti_jax.data._records import Records
 from mlti_jax.data._splits import Splits
 from mlti_jax.errors import InputError
 
@@ -252,6 +254,47 @@ def read(
     return columns
 
 
+def samples(
+    prepared: DatasetBuilder,
+    split: str,
+    field: str,
+    rows: Sequence[int] | np.ndarray,
+) -> np.ndarray | Records:
+    """Return the samples of a split: an array, or `Records` in `samples_stay`.
+
+    Args:
+      prepared: from `open_prepared`.
+      split: name of the split.
+      field: name of the feature that is the network's input.
+      rows: indices of the records.
+    """
+    if not samples_are_deferred():
+        return read(prepared, split, (field,), rows)[field]
+    folder = pathlib.Path(prepared.data_path)
+    damaged = functools.partial(_damaged, prepared.name, folder.parent.parent, folder)
+    tfds = require("tensorflow_datasets", "data")
+    feature = prepared.info.features[field]
+    decode = functools.partial(
+        decode_feature, tfds.features.FeaturesDict({field: feature})
+    )
+    shape = feature.shape
+    try:
+        source = prepared.as_data_source(split).data_source
+        if None in shape:  # The length is known from the records only.
+            shape = decode(source.__getitems__([int(rows[0])])[0]).shape
+    except Exception as error:  # TFDS and array_record raise many types of errors.
+        raise damaged(_first_line(error)) from error
+    written = folder / DIGESTS  # which an earlier version did not write
+    version = written.read_bytes() if written.exists() else b""
+    return Records(source, decode, rows, shape, feature.np_dtype, damaged, version)
+
+
+def decode_feature(features: Any, record: bytes) -> np.ndarray:
+    """Return the value of the only one of `features` in a record."""
+    (value,) = features.deserialize_example_np(record).values()
+    return value
+
+
 def class_splits(
     name: str,
     data_dir: str | os.PathLike[str] | None,
@@ -312,13 +355,14 @@ def class_splits(
                 f" {min_images} or more images"
                 f" ({part_of_release(prepared) or 'the whole release'})"
             )
-    names = np.array(prepared.info.features["label"].names)
 
     def pool(split: str) -> ClassPool:
-        rows = _rows_of(prepared, split, used[split])
-        columns = read(prepared, split, (field, "label"), rows)
+        classes, sizes = used[split], _sizes(prepared, split)
+        rows = _rows_of(prepared, split, classes)
+        # Records are sorted by class, so they need not be read for their labels.
+        label = np.repeat(classes, [sizes[name] for name in classes])
         return ClassPool.from_arrays(
-            columns[field], names[columns["label"]], classes=used[split]
+            samples(prepared, split, field, rows), label, classes=classes
         )
 
     part = part_of_release(prepared)

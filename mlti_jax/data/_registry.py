@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import inspect
 import os
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ import jax
 from mlti_jax._internal.checks import check_options, unknown_name
 from mlti_jax._internal.extras import require
 from mlti_jax.data import _prepared
+from mlti_jax.data._placement import check_placement, place
+from mlti_jax.data._pools import samples_stay
 from mlti_jax.data._splits import Splits
 from mlti_jax.errors import InputError
 
@@ -48,6 +51,8 @@ def load(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     test_on: str | None = None,
+    pool: str = "device",
+    workers: int = 0,
     **options: Any,
 ) -> Splits:
     """Load a dataset by name.
@@ -59,20 +64,39 @@ def load(
       test_on: name of another dataset whose test pool replaces this one's
         (cross-domain adaptation). Both must be non-label-sharing, with inputs of the
         same shape.
+      pool: where the samples are: `device`; `host`, in the memory of this machine;
+        `stream`, in prepared records, of which each step reads what it needs; or
+        `auto`, the first of these that has the room. The tasks are the same.
+      workers: number of processes that read a stream for training; 0 for threads of
+        this process.
       **options: options of the dataset's own `load` function.
 
     Returns:
       The pools for training, validation and test.
 
     Raises:
-      InputError: if a name or option is unknown, the dataset is not prepared, or the
-        two datasets do not fit together.
+      InputError: if a name or option is unknown, the dataset is not prepared, it can't
+        be streamed, or the two datasets do not fit together.
     """
+    check_placement(pool, workers)
+    if pool == "device":
+        return _load(name, data_dir, test_on, options)
+    with samples_stay():
+        splits = _load(name, data_dir, test_on, options)
+    return place(splits, pool, workers)
+
+
+def _load(
+    name: str,
+    data_dir: str | os.PathLike[str] | None,
+    test_on: str | None,
+    options: Mapping[str, Any],
+) -> Splits:
     if test_on is not None:
-        splits = load(name, data_dir=data_dir, **options)
+        splits = _load(name, data_dir, None, options)
         accepted = inspect.signature(dataset_module(test_on).load).parameters
         shared = {k: options[k] for k in _SHARED if k in options and k in accepted}
-        return _with_test_of(splits, load(test_on, data_dir=data_dir, **shared))
+        return _with_test_of(splits, _load(test_on, data_dir, None, shared))
     loader = dataset_module(name).load
     check_options(f"dataset {name}", loader, options)
     return loader(data_dir=data_dir, **options)

@@ -40,9 +40,8 @@ def _images(pools: dict[str, Pool]) -> Figure:
     axes = fig.subplots(1, len(pools), squeeze=False)
     for ax, (split, pool) in zip(axes[0], pools.items(), strict=True):
         names, samples = _groups(pool)
-        images = np.asarray(pool.x)
-        tiles = [images[part] for part in samples]
-        height, width, channels = images.shape[1:]
+        tiles = [np.asarray(pool.x[part]) for part in samples]
+        height, width = pool.x.shape[1:3]
         canvas = np.full((len(tiles) * height, COLUMNS * width, 3), 255, np.uint8)
         for i, part in enumerate(tiles):
             for j, image in enumerate(part):

@@ -32,6 +32,7 @@ class Splits:
       part: None if the data is complete. Otherwise `prepared`, the part of the release
         that was prepared, and `left_out`, the classes that the splits lack because
         they are missing or too small.
+      placement: where the samples are, and why; empty for the device.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Splits:
     inputs: Inputs | None = None
     details: tuple[str, ...] = ()
     part: dict[str, Any] | None = None
+    placement: str = ""
 
     @property
     def summary(self) -> str:

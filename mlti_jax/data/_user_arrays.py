@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from mlti_jax.data._records import Records
 from mlti_jax.errors import InputError
 from mlti_jax.types import PyTree
 
@@ -130,14 +131,18 @@ def check_values(field: str, values: Any) -> np.ndarray:
 
 def check_samples(x: PyTree) -> int:
     """Check every leaf of x and return the number of samples."""
-    leaves = [check_values("x", leaf) for leaf in jax.tree.leaves(x)]
+    # Records are not read here; `prepare` has checked them.
+    leaves = [
+        leaf if isinstance(leaf, Records) else check_values("x", leaf)
+        for leaf in jax.tree.leaves(x)
+    ]
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}
     if len(sizes) != 1 or 0 in sizes:
         raise InputError(
             f"x has shape {[list(leaf.shape) for leaf in leaves]}; expected [M, ...]"
             " with at least one sample, and the same M in every array"
         )
-    check_magnitude("x", leaves)
+    check_magnitude("x", [leaf for leaf in leaves if not isinstance(leaf, Records)])
     return sizes.pop()
 
 

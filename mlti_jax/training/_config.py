@@ -25,6 +25,8 @@ from mlti_jax.training._optimizer import optimizer_fields, schedule_fields
 _OPTIONAL = ("eval.queries",)
 # Options that never change a result, the first a former one: ignored in saved configs.
 _WITHOUT_EFFECT = ("unroll", "compilation_cache")
+# Where samples are, and what reads them
+_PLACEMENT = ("dataset.pool", "dataset.workers")
 _MAX_WAYS = 5  # classes per task, if they are drawn from more
 _CONV4_BLOCKS = 4  # each halves an image
 
@@ -183,6 +185,8 @@ def drop_without_effect(fields: Mapping[str, Any]) -> dict[str, Any]:
 
     def has_effect(name: str, value: Any) -> bool:
         if name.startswith("train.optimizer.") and value is None:
+            return False
+        if name in _PLACEMENT:
             return False
         if name == "eval.tasks_per_pass":  # only the order of roundings
             return False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +15,9 @@ import numpy as np
 
 from mlti_jax._internal.precision import matmul_precision
 from mlti_jax.data import sample_task
-from mlti_jax.data._pools import Pool, take_inputs
+from mlti_jax.data._placement import kind_of
+from mlti_jax.data._pools import Pool, draw_rows, take_inputs, task_inputs
+from mlti_jax.data._task_source import TaskSource, iterate, without_samples
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Aux, Learner, Variables
 from mlti_jax.learners._base import shared_features
@@ -93,6 +96,15 @@ class Evaluator:
 
         return self.plan.shard(jax.vmap(one_task)(tasks))
 
+    @partial(jax.jit, static_argnums=0)
+    def _converted(self, tasks: Task, key: Array, indices: Array) -> tuple[Task, Array]:
+        """Return what `_draw` does, for tasks that the host has read."""
+
+        def key_noise(index: Array) -> Array:
+            return jax.random.split(jax.random.fold_in(key, index))[1]
+
+        return self.plan.shard((task_inputs(tasks), jax.vmap(key_noise)(indices)))
+
     # Separate from drawing, so it compiles once for all pools.
     @partial(jax.jit, static_argnums=(0, 3))
     def _losses(
@@ -118,13 +130,18 @@ class Evaluator:
     def _with_features(self, variables: Variables, pool: Pool) -> Pool:
         """Replace the samples of a pool with the features of the shared layers."""
         size = jax.tree.leaves(pool.x)[0].shape[0]
+        on_device = kind_of(pool) == "device"
         parts = []
         for start in range(0, size, SAMPLES_PER_PASS):
             # The last pass starts early, so that all have the same size.
             first = max(0, min(start, size - SAMPLES_PER_PASS))
             rows = jnp.arange(min(size, SAMPLES_PER_PASS)) + first
             with matmul_precision(self.precision):
-                features = self._features(variables, pool.x, rows)
+                if on_device:
+                    features = self._features(variables, pool.x, rows)
+                else:
+                    x = jax.tree.map(lambda h, rows=np.asarray(rows): h[rows], pool.x)
+                    features = self._features(variables, x, rows - first)
             parts.append(jax.tree.map(lambda h, s=start - first: h[s:], features))
         x = jax.tree.map(lambda *h: jnp.concatenate(h), *parts)
         return dataclasses.replace(pool, x=x)
@@ -230,18 +247,63 @@ class Evaluator:
         at_once = min(self.tasks_per_pass, fitting)
         devices = max(1, len(self.plan.devices))
         at_once = max(at_once // devices, 1) * devices
-        variables, pool, key = self.plan.replicate((variables, pool, key))
+        variables, key = self.plan.replicate((variables, key))
+        passes = -(-num_tasks // at_once)
         started = None
-        for start in range(0, num_tasks, at_once):
-            drawn = self._draw(pool, key, np.arange(at_once, dtype=np.int32) + start)
-            with matmul_precision(self.precision):
-                aux = self._losses(variables, drawn, layer)
-            # The next pass is started before the caller waits for this one.
-            if started is not None:
-                yield started
-            started = drawn[0], aux, min(at_once, num_tasks - start)
+        with contextlib.closing(self._tasks(pool, key, at_once, passes)) as tasks:
+            for start, drawn in zip(range(0, num_tasks, at_once), tasks, strict=True):
+                with matmul_precision(self.precision):
+                    aux = self._losses(variables, drawn, layer)
+                # The next pass is started before the caller waits for this one.
+                if started is not None:
+                    yield started
+                started = drawn[0], aux, min(at_once, num_tasks - start)
         if started is not None:
             yield started
+
+    def _tasks(
+        self, pool: Pool, key: Array, at_once: int, passes: int
+    ) -> Generator[tuple[Task, Array], None, None]:
+        """Yield the tasks of each pass, and a key for each task."""
+        if kind_of(pool) == "device":
+            pool = self.plan.replicate(pool)
+            for number in range(passes):
+                first = number * at_once
+                indices = np.arange(at_once, dtype=np.int32) + first
+                yield self._draw(pool, key, indices)
+            return
+        draw = Passes(
+            self.episode, at_once, tuple(range(at_once)[self.plan.local_tasks(at_once)])
+        )
+        source = TaskSource(pool, key, draw, passes)
+        with contextlib.closing(iterate(source, pool)) as read:
+            for number, tasks in enumerate(read):
+                indices = np.arange(at_once, dtype=np.int32) + number * at_once
+                yield self._converted(self.plan.assemble(tasks), key, indices)
+
+
+@dataclasses.dataclass(frozen=True)
+class Passes:
+    """Draws the rows of the tasks of a pass: those that an `Evaluator` draws.
+
+    Attributes:
+      episode: the size of a task.
+      tasks: number of tasks of a pass, on all hosts.
+      local: which of them this host reads.
+    """
+
+    episode: Episode
+    tasks: int
+    local: tuple[int, ...]
+
+    def __call__(self, pool: Pool, key: Array, item: Array) -> Task:
+        """Return the local tasks of pass `item`; `pool.x` is not used."""
+
+        def one_task(index: Array) -> Task:
+            key_task, _ = jax.random.split(jax.random.fold_in(key, index))
+            return draw_rows(pool, key_task, **self.episode._asdict())
+
+        return jax.vmap(one_task)(item * self.tasks + np.array(self.local))
 
 
 def task_sources(
@@ -249,15 +311,15 @@ def task_sources(
 ) -> np.ndarray:
     """Return the ids of the domains `[num_tasks]` of an `Evaluator`'s tasks."""
 
-    @jax.jit  # which drops the samples
+    @jax.jit
     def draw(pool: Pool) -> Array:
         def domain(index: Array) -> Array:
             key_task, _ = jax.random.split(jax.random.fold_in(key, index))
-            return sample_task(pool, key_task, **episode._asdict()).domain
+            return draw_rows(pool, key_task, **episode._asdict()).domain
 
         return jax.lax.map(domain, jnp.arange(num_tasks))
 
-    return np.asarray(draw(pool))
+    return np.asarray(draw(without_samples(pool)))
 
 
 def mean_and_interval(values: np.ndarray) -> tuple[float, float]:

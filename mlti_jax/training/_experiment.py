@@ -22,7 +22,16 @@ from mlti_jax._internal.precision import check_precision
 from mlti_jax.backbones import Stack
 from mlti_jax.backbones._registry import BACKBONES
 from mlti_jax.data import ClassPool, RegressionPool, Splits
-from mlti_jax.data._pools import Pool, check_episode, take_inputs
+from mlti_jax.data._placement import kind_of
+from mlti_jax.data._pools import (
+    Pool,
+    check_episode,
+    shapes_of,
+    take_inputs,
+    task_inputs,
+)
+from mlti_jax.data._records import Records
+from mlti_jax.data._task_source import read_tasks
 from mlti_jax.errors import InputError
 from mlti_jax.interpolation import cutmix
 from mlti_jax.learners import Learner
@@ -58,10 +67,13 @@ def _init_state(
     optimiser: optax.GradientTransformation,
     episode: Episode,
     ema: tuple[float, ...],
-    pool: Pool,
+    source: Pool | Task,
     key: Array,
 ) -> TrainState:
-    task = data.sample_task(pool, jax.random.key(0), **episode._asdict())
+    if isinstance(source, Task):
+        task = source
+    else:
+        task = data.sample_task(source, jax.random.key(0), **episode._asdict())
     return init_state(learner, strategy, optimiser, key, task.support.x, ema)
 
 
@@ -135,15 +147,22 @@ class Experiment:
             self.optimiser,
             self.episode,
             self.ema,
-            self.splits.train,
+            self.splits.train if self._on_device else self.sample_task(),
             key,
         )
 
+    @property
+    def _on_device(self) -> bool:
+        return kind_of(self.splits.train) == "device"
+
     def sample_task(self) -> Task:
         """Return a training task, always the same one."""
-        return _sample_task(
-            self.splits.train, jax.random.key(0), **self.episode._asdict()
-        )
+        pool, sizes = self.splits.train, self.episode._asdict()
+        if self._on_device:
+            return _sample_task(pool, jax.random.key(0), **sizes)
+        with jax.ensure_compile_time_eval():  # also while only shapes are computed
+            tasks = task_inputs(read_tasks(pool, jax.random.key(0)[None], **sizes))
+            return jax.tree.map(lambda leaf: leaf[0], tasks)
 
     def on_this_process(self) -> Experiment:
         """Return this experiment for the devices of this process alone."""
@@ -255,7 +274,7 @@ def build(
         if name not in known:
             raise unknown_name(kind, name, filter(None, known))
     if splits is None:
-        options = _options(config.dataset)
+        options = {"pool": "auto", **_options(config.dataset)}
         splits = data.load(options.pop("name"), data_dir=data_dir, **options)
     if splits.test is None:
         raise InputError(
@@ -267,10 +286,12 @@ def build(
             f"config.train.patience is {config.train.patience}, but {splits.name} has "
             "no validation tasks; hold some out, or set it to None"
         )
-    example = jax.eval_shape(take_inputs, splits.train.x, jnp.arange(2))
+    example = jax.eval_shape(take_inputs, shapes_of(splits.train.x), jnp.arange(2))
     own = own._replace(example=example)
     config, chosen = fill_in(config, splits, partial(_deepest_layer, own=own))
     notes = [splits.summary if splits.details else splits.note, *chosen]
+    if splits.placement:
+        notes.append(splits.placement)
     episode = Episode(config.task.ways, config.task.shots, config.task.queries)
     eval_episode = episode._replace(queries=config.eval.queries)
     if splits.source == "builtin":
@@ -465,10 +486,15 @@ def _options(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checksum(pool: Pool) -> int:
-    """Return the CRC-32 of all arrays of a pool."""
+    """Return the CRC-32 of all arrays of a pool.
+
+    Records are not read, since they may be large: what identifies them takes the place
+    of their content.
+    """
     value = 0
     for leaf in jax.tree.leaves(pool):
-        value = zlib.crc32(np.ascontiguousarray(leaf), value)  # type: ignore[arg-type]
+        content = leaf.identity() if isinstance(leaf, Records) else leaf
+        value = zlib.crc32(np.ascontiguousarray(content), value)  # type: ignore[arg-type]
     return value
 
 

@@ -33,6 +33,7 @@ from mlti_jax._internal.storage import make_folder, write_json
 from mlti_jax.data._pools import Pool
 from mlti_jax.errors import InputError, Interrupted
 from mlti_jax.learners import Variables
+from mlti_jax.training._batches import batches_for
 from mlti_jax.training._checkpoints import (
     Checkpoints,
     InMemoryCheckpoints,
@@ -41,9 +42,9 @@ from mlti_jax.training._checkpoints import (
     to_default_device,
 )
 from mlti_jax.training._evaluation import mean_and_interval
-from mlti_jax.training._experiment import TEST, TRAIN, VALIDATION, Experiment
+from mlti_jax.training._experiment import TEST, VALIDATION, Experiment
 from mlti_jax.training._metrics import MetricsWriter
-from mlti_jax.training._step import TrainState, cached_run_steps
+from mlti_jax.training._step import TrainState
 from mlti_jax.training._workdir import (
     RESULT,
     check_config,
@@ -54,8 +55,6 @@ from mlti_jax.training._workdir import (
 )
 from mlti_jax.types import Array
 
-# Approximate length of a call of the compiled loop; signals are handled in between.
-_SECONDS_PER_CALL = 1.0
 _KEPT_CHECKPOINTS = 3
 # Two, since a resumed run may have to do without the newest of them.
 _KEPT_BEST = 2
@@ -223,7 +222,7 @@ class _Run:
         stack: contextlib.ExitStack,
     ) -> None:
         self.experiment = experiment
-        self.stopped, self.check_lock = stopped, check_lock
+        self.stopped, self.check_lock, self._stack = stopped, check_lock, stack
         self.metric_name = experiment.learner.objective.metric_name
         self.saved = (-1, -1)
         self.last: Checkpoints | SharedCheckpoints | None = None
@@ -288,22 +287,11 @@ class _Run:
 
     def _train(self) -> None:
         experiment, config = self.experiment, self.experiment.config
-        run_steps = cached_run_steps(
-            experiment.learner,  # type: ignore[arg-type]  # frozen, so hashable
-            experiment.strategy,
-            experiment.optimiser,
-            experiment.episode,
-            config.train.meta_batch_size,
-            experiment.plan,
-            experiment.ema,
-            config.train.precision,
-        )
-        pool, key = experiment.plan.replicate(
-            (experiment.splits.train, experiment.key(TRAIN))
-        )
         self.state = experiment.plan.replicate(self.state)
         total = config.train.steps
         step = int(self.state.step)
+        batches = batches_for(experiment, step)
+        self._stack.callback(batches.close)
         bar = Progress("train", total, step)
         steps_per_call, text = 1, ""
         clock = _Clock(step)
@@ -324,13 +312,13 @@ class _Run:
                 self._stop(number)
             stop = self._next_stop(step, steps_per_call)
             start = time.monotonic()
-            self.state, bad_step = run_steps(self.state, pool, key, stop)
-            if (bad := int(bad_step)) >= 0:
+            self.state, bad = batches.run(self.state, stop)
+            if bad >= 0:
                 bar.close()
                 self._raise_not_finite(bad)
             seconds = time.monotonic() - start
             # The first call also compiles, so the number of steps at most doubles.
-            affordable = int((stop - step) * _SECONDS_PER_CALL / seconds)
+            affordable = int((stop - step) * batches.seconds_per_call / seconds)
             affordable = from_first(lambda number=affordable: number)
             steps_per_call = max(1, min(2 * steps_per_call, affordable))
             done, step = stop - step, stop
@@ -338,6 +326,7 @@ class _Run:
                 text = self._log(step, clock.steps_per_second(step))
             bar.update(done, text)
         bar.close()
+        batches.close()
 
     def _validation_is_due(self, step: int) -> bool:
         if self.experiment.splits.validation is None or not step:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
-import pathlib
 from typing import Any
 
 import jax
 
+from mlti_jax._internal.memory import device_memory, format_bytes
 from mlti_jax.errors import InputError
 from mlti_jax.learners import Learner, Variables
 from mlti_jax.types import PyTree
-
-_CGROUP_LIMITS = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)
 
 
 def check_memory(needed: int, devices: int) -> None:
@@ -96,48 +90,3 @@ def tree_bytes(tree: PyTree) -> int:
 
 def _itemsize(dtype: Any) -> int:
     return getattr(dtype, "itemsize", 8)  # keys have no NumPy dtype
-
-
-def device_memory(devices: int) -> int | None:
-    """Return the memory of a device in bytes; None if it is unknown.
-
-    The devices of a CPU share the machine's memory, or what the container or a limit of
-    the process (`ulimit -v`) leaves of it.
-    """
-    device = jax.local_devices()[0]
-    if device.platform != "cpu":
-        statistics = device.memory_stats() or {}
-        return statistics.get("bytes_limit")
-    limits = [_physical_memory(), *map(_cgroup_limit, _CGROUP_LIMITS), _process_limit()]
-    known = [limit for limit in limits if limit]
-    return min(known) // devices if known else None
-
-
-def _physical_memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not a POSIX system
-        return None
-
-
-def _cgroup_limit(path: str) -> int | None:
-    try:
-        return int(pathlib.Path(path).read_text())
-    except (OSError, ValueError):  # absent, or `max`
-        return None
-
-
-def _process_limit() -> int | None:
-    try:
-        import resource
-    except ImportError:  # not a POSIX system
-        return None
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
-def format_bytes(size: int) -> str:
-    """Format a size: 1,500,000,000 as `1.5 GB`."""
-    if size < 10**9:
-        return f"{size / 1e6:.1f} MB"
-    return f"{size / 1e9:,.1f} GB"

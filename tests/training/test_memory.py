@@ -4,9 +4,9 @@ import jax
 import pytest
 
 import mlti_jax
+from mlti_jax._internal import memory
 from mlti_jax.api._fit import choose_config
 from mlti_jax.errors import InputError
-from mlti_jax.training import _memory as memory
 from mlti_jax.training import build
 from mlti_jax.training._experiment import _check_size
 from tests.support.api_cases import SMALL, class_splits

@@ -147,10 +147,11 @@ def load(
 
     def pool(split: str, objects: int | None) -> RegressionPool:
         rows = prepared.first_rows(found, split, objects)
-        columns = prepared.read(found, split, ("image", "turns", "object"), rows)
+        columns = prepared.read(found, split, ("turns", "object"), rows)
         names = np.array(found.info.features["object"].names)[columns["object"]]
         targets = _TARGET_SCALE * columns["turns"][:, None]
-        return RegressionPool.from_arrays(columns["image"], targets, names)
+        images = prepared.samples(found, split, "image", rows)
+        return RegressionPool.from_arrays(images, targets, names)
 
     train, test = pool("train", train_classes), pool("test", None)
     return Splits(

@@ -20,6 +20,7 @@ from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._data_dir import resolve_data_dir
 from mlti_jax.data._pools import DomainPool
 from mlti_jax.data._readers import mnist
+from mlti_jax.data._records import Records
 from mlti_jax.data._splits import Splits
 from mlti_jax.data.builders import _base as base
 from mlti_jax.errors import InputError
@@ -265,7 +266,7 @@ def _read_prepared(
         # The first images of each digit of each sub-dataset.
         rows = np.array(prepared.first_rows(found, name, len(part)))
         rows = rows.reshape(len(part) * len(_CLASSES), -1)[:, :used].reshape(-1)
-        images = prepared.read(found, name, ("image",), rows)["image"]
+        images = prepared.samples(found, name, "image", rows)
         pools[name] = _pool(
             images, np.tile(np.arange(10).repeat(used), len(part)), part
         )
@@ -287,7 +288,9 @@ def _render_pool(
 
 
 def _pool(
-    images: np.ndarray, labels: np.ndarray, combinations: tuple[_Combination, ...]
+    images: np.ndarray | Records,
+    labels: np.ndarray,
+    combinations: tuple[_Combination, ...],
 ) -> DomainPool:
     number = len(combinations)
     return DomainPool.from_arrays(

@@ -12,7 +12,7 @@ import pytest
 from absl import flags
 
 from experiments.benchmark import __main__ as benchmark
-from experiments.benchmark import breakdown, memory, scaling, steps, timing
+from experiments.benchmark import breakdown, memory, pools, scaling, steps, timing
 from experiments.benchmark.cases import (
     ALL_CASES,
     BIO,
@@ -385,3 +385,31 @@ def test_growth_is_the_slope_of_the_time():
     pool = scaling.exponents(rows((1.0, 1.0, 1.0), (7.0, 7.0, 70.0)))
     assert pool == {"exponent": pytest.approx(0.5), "last": pytest.approx(1)}
     assert scaling.exponents(rows((1.0,), (1.0,)))["exponent"] is None
+
+
+# --------------------------------------------------------------------------- pools
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["uint8", "jpeg"])
+def test_pools_are_timed_and_streams_decode_their_images(encoding, tmp_path):
+    case = replace(benchmark.find("protonet_conv4_84_1s_mlti"), pool=(5, 20))
+    records = pools.write_records(tmp_path, case, encoding, copies=3)
+    assert records.shape == (3 * 5 * 20, 84, 84, 3)
+    images = records[np.array([7, 107, 207])]  # the same one, in each of the links
+    assert images.std() > 10
+    np.testing.assert_array_equal(images[0], images[1])
+    np.testing.assert_array_equal(images[0], images[2])
+
+
+def test_table_of_pools():
+    rates = {"device": 4.0, "host": 4.0, "stream": 3.0}
+    result = {
+        "images": "synthetic",
+        "rows": [{**pools.ROWS[0]._asdict(), "steps_per_second": rates}],
+        "memory": [{"kind": "host", "factor": 10, "samples_mb": 8.0, "peak_mb": 300.0}],
+        "others": None,
+    }
+    lines = pools.table(result).splitlines()
+    assert "3.00 ( 0.75)" in lines[2]
+    assert lines[-1].split() == ["host", "x10", "samples", "8.0", "peak", "300.0"]
