@@ -36,6 +36,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "protonet_vanilla": ("protonet", "vanilla", {"train.tasks_per_pass": 1}),
     "protonet_input": ("protonet", "mlti", {"interpolation.layers": (0,)}),
     "protonet_32": ("protonet", "mlti", {"interpolation.layers": (0, 1)}),
+    # Each process reads its own tasks.
+    "protonet_host": ("protonet", "mlti", {"interpolation.layers": (0,)}),
 }
 PROGRAMS = ("protonet_input",)  # whose compiled step is written to `program.txt`
 
@@ -77,13 +79,15 @@ def run_all(folder: pathlib.Path, names: list[str], devices: int) -> None:
     """Run cases in this process, or as one of several."""
     import jax
 
+    from mlti_jax import data
     from mlti_jax._internal.distributed import is_first
-    from mlti_jax.data._own import dataset
     from mlti_jax.training import build, train_and_evaluate
     from mlti_jax.training._loop import run_experiment
 
-    splits = dataset.load(path=str(folder / "classes.npz"), validation="1,2")
+    path = str(folder / "classes.npz")
     for name in names:
+        pool = "host" if name.endswith("host") else "device"
+        splits = data.load("own_data", path=path, validation="1,2", pool=pool)
         learner, strategy, fields = CASES[name]
         jax.config.update("jax_enable_x64", not name.endswith("32"))
         experiment = build(
@@ -91,10 +95,8 @@ def run_all(folder: pathlib.Path, names: list[str], devices: int) -> None:
         )
         train_and_evaluate(experiment, folder / name)
         variables = run_experiment(experiment, folder / name).variables
-        evaluator, pool = experiment.evaluator, splits.test
-        outputs = list(
-            evaluator.outputs_by_task(variables, pool, experiment.eval_key(1), 6)
-        )
+        evaluate = experiment.evaluator.outputs_by_task
+        outputs = list(evaluate(variables, splits.test, experiment.eval_key(1), 6))
         if name in PROGRAMS:
             text = program_text(experiment)
             if is_first():
