@@ -187,8 +187,15 @@ def _transformed(
     def run(tasks: Task, key: Array) -> Task:
         return transform(tasks, key, batch_size)
 
-    # Hidden features are on the device that computed them, and stay there.
-    run = plan.everywhere(run) if layer == 0 else run
+    if layer == 0:
+        return plan.everywhere(run)(tasks, key)
+    # Hidden features are on the device that computed them. Each device fetches those of
+    # the partners, and then draws and mixes on its own: in the loops of random draws,
+    # devices would otherwise wait for each other once per iteration.
+    if isinstance(transform, PerTask) and plan.mesh is not None:
+        inputs = transform.select(tasks, key, batch_size)
+        combine = transform.combine
+        return map_tasks(lambda _, each: combine(each), _at_once(plan))((), inputs)
     return run(tasks, key)
 
 

@@ -78,6 +78,19 @@ def test_devices_wait_for_each_other_once_a_step(strategy):
     assert re.findall(waits, text) == ["all-reduce"]
 
 
+@pytest.mark.slow
+def test_devices_draw_lambda_on_their_own_at_a_hidden_layer():
+    case = dataclasses.replace(shrink(BIO), learner="protonet", layers=(1,))
+    learner, strategy, optimiser, episode, state, pool = make_parts(case)
+    plan = Plan(tuple(jax.local_devices()[:2]))
+    run = make_run_steps(learner, strategy, optimiser, episode, 2, plan)
+    arguments = plan.replicate((state, pool, KEY))
+    text = run.lower(*arguments, 1).compile(RUNS_ONCE).as_text()
+    # Devices that divide a loop of random draws agree on its end in every round.
+    assert " all-reduce(" in text
+    assert not re.findall(r"pred\[\]\S* all-reduce\(", text)
+
+
 def test_the_check_for_groups_would_find_one():
     def grouped(x, kernel):
         return jax.lax.conv_general_dilated(
