@@ -39,13 +39,13 @@ from mlti_jax.data._placement import KINDS
 from mlti_jax.data._prepared import decode_feature
 from mlti_jax.data._readers.images import decode_image
 from mlti_jax.data._records import Records
-from mlti_jax.data._task_source import TaskSource, iterate, without_samples
+from mlti_jax.data._task_source import TaskSource, without_samples
 from mlti_jax.errors import InputError
 from mlti_jax.parallel import plan_for
 from mlti_jax.strategies._objective import tasks_per_step
 from mlti_jax.training import make_run_steps
-from mlti_jax.training._batches import steps_per_call
-from mlti_jax.training._step import Batches, MetaBatches, make_run_batches
+from mlti_jax.training._batches import Chunks
+from mlti_jax.training._step import MetaBatches, make_run_batches
 
 STEPS = 24  # of a round; many more than are read ahead
 GROWTH = (1, 10, 100)
@@ -99,9 +99,12 @@ def measure_row(row: Row, rounds: int, steps: int = STEPS) -> dict:
     """Measure steps per second of each kind, in turn."""
     case = replace(find(row.case), image_shape=(row.size, row.size, 3))
     case = replace(case, pool=(case.pool[0], row.images))
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as stack,
+    ):
         records = write_records(pathlib.Path(folder), case, row.encoding)
-        runs = {kind: make_run(case, records, kind) for kind in KINDS}
+        runs = {kind: make_run(case, records, kind, stack) for kind in KINDS}
         times: dict[str, list[float]] = {kind: [] for kind in KINDS}
         for run in runs.values():
             run(1)  # compiles
@@ -112,10 +115,18 @@ def measure_row(row: Row, rounds: int, steps: int = STEPS) -> dict:
     return {**row._asdict(), "steps_per_second": rates}
 
 
-def make_run(case: Case, records: Records, kind: str) -> Callable[[int], float]:
+def make_run(
+    case: Case, records: Records, kind: str, stack: contextlib.ExitStack
+) -> Callable[[int], float]:
     """Build a function that trains a number of steps; it returns seconds per step.
 
-    The first step of each call is not counted: it waits for the first tasks.
+    The first call of the compiled loop is not counted: it waits for the first tasks.
+
+    Args:
+      case: the step.
+      records: its samples.
+      kind: where they are, one of `KINDS`.
+      stack: ends what reads them.
     """
     parts = make_parts(replace(case, pool=(1, 2)))
     plan = plan_for(jax.ShapeDtypeStruct(records.shape, records.dtype), case.tasks)
@@ -145,21 +156,23 @@ def make_run(case: Case, records: Records, kind: str) -> Callable[[int], float]:
     source = TaskSource(pool, jax.random.key(1), draw, 10**6)
     small = plan.replicate(without_samples(pool))
     run_batches = make_run_batches(*method, parts.episode, case.tasks, plan)
+    chunks = Chunks(source, pool, 0, plan.replicate)
+    stack.callback(chunks.close)
+
+    def run_chunk() -> int:
+        nonlocal state, done
+        batches, first, end = chunks.at(done)
+        state, bad = run_batches(state, small, batches, first, key, end)
+        int(bad)
+        steps, done = end - done, end
+        return steps
 
     def run(steps: int) -> float:
-        nonlocal state, done
-        per_call = steps_per_call(source[0])
-        with contextlib.closing(iterate(source, pool, done, 0, per_call)) as tasks:
-            next(tasks)
-            calls = max(1, round(steps / per_call))
-            start = time.perf_counter()
-            for _ in range(calls):
-                read = list(itertools.islice(tasks, per_call))
-                batches = plan.replicate(Batches.of(read))
-                first, done = done, done + per_call
-                state, bad = run_batches(state, small, batches, first, key, done)
-                int(bad)
-            return (time.perf_counter() - start) / (calls * per_call)
+        run_chunk()
+        start, trained = time.perf_counter(), 0
+        while trained < steps:
+            trained += run_chunk()
+        return (time.perf_counter() - start) / trained
 
     return run
 
@@ -279,10 +292,13 @@ def train_on_growing(kind: str, factor: int) -> dict:
     """Train some steps on a dataset of a size; return the peak memory in MB."""
     case = replace(find("protonet_conv4_84_1s_vanilla"), filters=8, queries=5)
     case = replace(case, pool=GROWING)
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as stack,
+    ):
         records = write_records(pathlib.Path(folder), case, "uint8", copies=factor)
         grown = replace(case, pool=(GROWING[0] * factor, GROWING[1]))
-        make_run(grown, records, kind)(MEMORY_STEPS)
+        make_run(grown, records, kind, stack)(MEMORY_STEPS)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if sys.platform == "darwin":
         peak //= 1024  # in bytes there

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import itertools
+from collections.abc import Callable
 from typing import Protocol
 
 import jax
 
 from mlti_jax.data._placement import kind_of
+from mlti_jax.data._pools import Pool
 from mlti_jax.data._task_source import (
     TaskSource,
     iterate,
@@ -25,9 +29,9 @@ from mlti_jax.training._step import (
 )
 from mlti_jax.types import Task
 
-# Of the tasks that the host passes to a call
-_STEPS_PER_CALL = 16
-_BYTES_PER_CALL = 256 * 2**20
+# Of the tasks that the host passes to a call; those of the next one are there too.
+_STEPS_PER_CHUNK = 16
+_BYTES_PER_CHUNK = 256 * 2**20
 
 
 class MetaBatchLoop(Protocol):
@@ -124,14 +128,11 @@ class HostBatches:
             experiment.ema,
             config.precision,
         )
-        # Read only for its size, which is that of all steps
-        self._per_call = steps_per_call(source[step])
-        self._tasks = iterate(source, pool, step, workers_of(pool), self._per_call)
-        self._pool, self._key = experiment.plan.replicate((without_samples(pool), key))
-        self._first_task = local[0]
         # Without other hosts, all tasks can go where they are needed at once.
         alone = len(local) == number
-        self._copy = experiment.plan.replicate if alone else experiment.plan.assemble
+        copy = experiment.plan.replicate if alone else experiment.plan.assemble
+        self._chunks = Chunks(source, pool, step, copy, local[0])
+        self._pool, self._key = experiment.plan.replicate((without_samples(pool), key))
         self._step = step
 
     def run(self, state: TrainState, stop: int) -> tuple[TrainState, int]:
@@ -142,35 +143,87 @@ class HostBatches:
         """
         started = None
         while self._step < stop:
-            end = min(stop, self._step + self._per_call)
-            tasks = [self._next() for _ in range(end - self._step)]
-            # All calls have the same shapes, so one program is compiled.
-            tasks += tasks[-1:] * (self._per_call - len(tasks))
-            batches = self._copy(Batches.of(tasks, self._first_task))
+            batches, first, end = self._chunks.at(self._step)
+            end = min(stop, end)
             state, bad_step = self._run_batches(
-                state, self._pool, batches, self._step, self._key, end
+                state, self._pool, batches, first, self._key, end
             )
             self._step = end
-            # The next tasks were read and copied while this call was running.
             if started is not None and (bad := int(started)) >= 0:
                 return state, bad
             started = bad_step
         return state, -1 if started is None else int(started)
 
-    def _next(self) -> Task:
-        try:
-            return next(self._tasks)
-        except InputError as error:
-            raise InputError(
-                f"cannot read the tasks of a training step: {error}"
-            ) from (error)
-
     def close(self) -> None:
         """See `MetaBatchLoop`."""
+        self._chunks.close()
+
+
+class Chunks:
+    """The samples of consecutive steps, in chunks of equal size on the devices.
+
+    While the caller trains on a chunk, a thread reads the next one and copies it.
+
+    Args:
+      source: the tasks of each step.
+      pool: the pool of the source.
+      start: the first step.
+      copy: copies `Batches` to the devices.
+      first_task: number of tasks of a step that other hosts read before these.
+    """
+
+    def __init__(
+        self,
+        source: TaskSource,
+        pool: Pool,
+        start: int,
+        copy: Callable[[Batches], Batches],
+        first_task: int = 0,
+    ) -> None:
+        # Read only for its size, which is that of all steps
+        self._size = steps_per_chunk(source[start])
+        self._tasks = iterate(source, pool, start, workers_of(pool), self._size)
+        self._copy, self._first_task = copy, first_task
+        self._first, self._end, self._last = start, start, len(source)
+        self._chunk: Batches | None = None
+        self._thread = concurrent.futures.ThreadPoolExecutor(1)
+        self._next = self._thread.submit(self._read)
+
+    def at(self, step: int) -> tuple[Batches, int, int]:
+        """Return the chunk of a step, its first step, and the end of its steps.
+
+        Args:
+          step: at most the end of the previous chunk, since chunks are read in order.
+
+        Raises:
+          InputError: if tasks can't be read.
+        """
+        if self._chunk is None or step >= self._end:
+            self._chunk = None  # frees its memory before the next but one is copied
+            try:
+                self._chunk = self._next.result()
+            except InputError as error:
+                raise InputError(
+                    f"cannot read the tasks of a training step: {error}"
+                ) from error
+            self._first, self._end = self._end, self._end + self._size
+            if self._end < self._last:
+                self._next = self._thread.submit(self._read)
+        return self._chunk, self._first, self._end
+
+    def _read(self) -> Batches:
+        tasks = list(itertools.islice(self._tasks, self._size))
+        # All chunks have the same shapes, so one program is compiled.
+        tasks += tasks[-1:] * (self._size - len(tasks))
+        return self._copy(Batches.of(tasks, self._first_task))
+
+    def close(self) -> None:
+        """End the threads or processes that read tasks."""
+        self._thread.shutdown(cancel_futures=True)
         self._tasks.close()
 
 
-def steps_per_call(tasks: Task) -> int:
-    """Return how many steps a call takes, from the tasks of one of them."""
+def steps_per_chunk(tasks: Task) -> int:
+    """Return how many steps a chunk has, from the tasks of one of them."""
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(tasks))
-    return max(1, min(_STEPS_PER_CALL, _BYTES_PER_CALL // size))
+    return max(1, min(_STEPS_PER_CHUNK, _BYTES_PER_CHUNK // size))
