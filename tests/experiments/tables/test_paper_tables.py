@@ -2,6 +2,7 @@
 
 import re
 import sys
+from unittest import mock
 
 import pytest
 
@@ -145,7 +146,13 @@ def test_commands_produce_the_configs(monkeypatch):
     assert len(kinds) > 20
     read = []
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(run, "build", lambda config, data_dir: read.append(config))
+
+    def build(config, data_dir):
+        read.append(config)
+        return mock.Mock()
+
+    monkeypatch.setattr(run, "build", build)
+    monkeypatch.setattr(run.report, "write_run", lambda *arguments: None)
     monkeypatch.setattr(run, "train_and_evaluate", lambda experiment, workdir: {})
     monkeypatch.setattr(run, "summary", lambda result: "")
     monkeypatch.setattr(run.parallel, "use_all_cores", lambda: None)
