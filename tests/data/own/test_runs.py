@@ -199,7 +199,7 @@ def test_a_run_needs_test_tasks():
 def test_every_option_of_the_dataset_is_a_config_field():
     config = own_data.get_config()
     options = set(inspect.signature(load).parameters) - {"data_dir"}
-    assert set(config.dataset) == options | {"name"}
+    assert set(config.dataset) == options | {"name", "pool"}
     assert set(config) == set(base_config())
     for field, kind in (("validation", str), ("size", int), ("standardise", bool)):
         assert config.dataset.get_type(field) is kind
