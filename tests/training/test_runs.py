@@ -92,6 +92,7 @@ def test_files_of_a_run_and_skipping_a_finished_one(tmp_path, capsys):
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == [
         "best",
         "last",
+        "layout.json",
     ]
     assert train_and_evaluate(build(small_config()), tmp_path) == saved
     assert "finished run" in capsys.readouterr().err
