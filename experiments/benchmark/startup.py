@@ -139,7 +139,7 @@ def _run_measured() -> None:
     from jax import monitoring
 
     from experiments import cli, run
-    from mlti_jax.training import _experiment, _loop
+    from mlti_jax.training import _batches, _experiment
 
     begin = float(os.environ[_START])
     compiling = {"tracing": 0.0, "XLA": 0.0}
@@ -179,10 +179,10 @@ def _run_measured() -> None:
 
         return call
 
-    load, run_steps = _experiment.data.load, _loop.cached_run_steps
+    load, run_steps = _experiment.data.load, _batches.cached_run_steps
     monitoring.register_event_duration_secs_listener(on_event)
     _experiment.data.load = timed_load
-    _loop.cached_run_steps = first_call  # type: ignore[assignment]
+    _batches.cached_run_steps = first_call  # type: ignore[assignment]
     sys.exit(cli.run(run.main, run.__doc__))
 
 

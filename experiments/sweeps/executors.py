@@ -42,12 +42,12 @@ TIME = flags.DEFINE_string(
     "time", "4h", "SLURM: time limit, such as 90min, 12h, 2d or 1-12:00:00."
 )
 CPUS = flags.DEFINE_integer("cpus", 4, "SLURM: CPU cores per job.", 1)
-MEMORY = flags.DEFINE_string("memory", "8G", "SLURM: memory per job.")
+MEMORY = flags.DEFINE_string("mem", "8G", "SLURM: memory per job.")
 GPUS = flags.DEFINE_integer("gpus", 0, "SLURM: GPUs per job.", 0)
 SLURM = flags.DEFINE_list(
     "slurm", [], "SLURM: further options of sbatch, as in account=lab,qos=long."
 )
-SLURM_ONLY = ("partition", "time", "cpus", "memory", "gpus", "slurm")
+SLURM_ONLY = ("partition", "time", "cpus", "mem", "gpus", "slurm")
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = "submitit"  # in a work directory: what submitit writes

@@ -121,7 +121,7 @@ def test_jobs_in_slurm_do_not_change_the_selection(
     with one_node_slurm(cpus=2) as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        slurm = ("--executor=slurm", "--jobs=2", "--cpus=1", "--memory=1G")
+        slurm = ("--executor=slurm", "--jobs=2", "--cpus=1", "--mem=1G")
         left = start(data, tmp_path, *slurm)
         wait_for_fits(left, tmp_path)
         left.kill()

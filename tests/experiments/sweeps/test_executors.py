@@ -105,7 +105,7 @@ def test_options_reach_sbatch(tmp_path):
         "--partition=gpu",
         "--time=1-12:00:00",
         "--cpus=3",
-        "--memory=20G",
+        "--mem=20G",
         "--gpus=2",
         "--slurm=account=lab,exclude=n1,mail-type=END,exclusive,setup=module load cuda",
     )
