@@ -513,7 +513,8 @@ def test_kernels_for_small_vectors(tmp_path):
     )
     compiler.chmod(0o755)
     tests = "derivatives_equal_lax and native"
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", __file__, "-k", tests]
+    chosen = ["-k", tests, "-m", "not slow"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", __file__, *chosen]
     environment = {"CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(
         command,
