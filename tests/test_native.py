@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax, test_util
+from scipy import special
 
 from mlti_jax import ops
 from mlti_jax._internal import native
@@ -283,6 +284,38 @@ def test_gates_in_float32_at_all_magnitudes(form):
     assert np.isnan(pooled(nan)).all()
 
 
+@pytest.mark.parametrize("shape", [(), (3, 5), (2, 70_001)])
+def test_normal_noise_equals_that_of_jax(form, shape):
+    keys = jax.random.split(jax.random.key(3), (2, 3))
+    draw = jax.jit(jax.vmap(jax.vmap(lambda key: ops.normal(key, shape))))
+    ours = draw(keys)
+    for index in np.ndindex(2, 3):
+        # XLA rounds u^2 to float32, which in the tails costs two digits.
+        expected = jax.random.normal(keys[index], shape)
+        np.testing.assert_allclose(ours[index], expected, rtol=2e-6, atol=3e-5)
+        lowest = np.nextafter(np.float32(-1), np.float32(0))
+        u = jax.random.uniform(keys[index], shape, minval=lowest, maxval=1.0)
+        exact = np.sqrt(2) * special.erfinv(np.asarray(u, np.float64))
+        if form == "native":
+            np.testing.assert_allclose(ours[index], exact, rtol=2e-6, atol=2e-7)
+    assert ("mlti_jax_NormalF32" in draw.lower(keys).as_text()) == (form == "native")
+
+
+def test_normal_noise_of_other_dtypes_and_generators():
+    with jax.enable_x64(True):
+        key = jax.random.key(0)
+        np.testing.assert_array_equal(
+            ops.normal(key, (3,)), jax.random.normal(key, (3,), jnp.float64)
+        )
+    key = jax.random.key(0, impl="rbg")
+    np.testing.assert_array_equal(ops.normal(key, (3,)), jax.random.normal(key, (3,)))
+    with jax.threefry_partitionable(False):
+        key = jax.random.key(0)
+        np.testing.assert_array_equal(
+            ops.normal(key, (3,)), jax.random.normal(key, (3,))
+        )
+
+
 @pytest.mark.parametrize("corner", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_a_nan_is_not_lost_in_pooling(form, corner):
     x = jnp.ones((1, 2, 4, 33)).at[(0, *corner)].set(jnp.nan)
@@ -424,6 +457,7 @@ def test_result_does_not_depend_on_the_number_of_threads():
         "w = jax.random.normal(jax.random.key(1), (33, 14, 14, 32))\n"
         "t, k = w[:, :3, :3], jax.random.normal(jax.random.key(2), (3, 3, 32, 40))\n"
         "b = [ops.conv2d(h, k) for h in (w, t)]\n"
+        "b += [ops.normal(jax.random.key(3), (5, 9_999))]\n"
         "g = ops.Gated(w, jnp.ones(16), w[..., :16])\n"
         "b += [jax.grad(lambda y: sum(l.sum() for l in ops.gated_pool_moments("
         "g._replace(y=y), jnp.ones(16))))(w)]\n"

@@ -152,7 +152,8 @@ def make_run(
         return run_on_device
 
     number = tasks_per_step(parts.strategy, case.tasks)
-    draw = MetaBatches(parts.episode, True, number, tuple(plan.local_tasks(number)))
+    local = tuple(range(number)[plan.local_tasks(number)])
+    draw = MetaBatches(parts.episode, True, number, local)
     source = TaskSource(pool, jax.random.key(1), draw, 10**6)
     small = plan.replicate(without_samples(pool))
     run_batches = make_run_batches(*method, parts.episode, case.tasks, plan)

@@ -36,6 +36,7 @@ _KERNELS = (
     "GatedPool",
     "GatedPoolCotangent",
     "KernelGradient",
+    "Normal",
     "PoolMoments",
     "PoolMomentsCotangent",
     "PoolMomentsTangent",
@@ -60,7 +61,7 @@ def call(
     outputs: jax.ShapeDtypeStruct | Sequence[jax.ShapeDtypeStruct],
     *operands: jax.Array,
 ) -> Any:
-    """Call a kernel; all operands and outputs have the same dtype.
+    """Call a kernel; all operands, except keys, and outputs have the same dtype.
 
     Args:
       name: of the kernel, without the suffix of the dtype.
@@ -70,7 +71,8 @@ def call(
     Returns:
       An array, or one per output if `outputs` is a sequence.
     """
-    target = _target(name, _SUFFIXES[jnp.dtype(operands[0].dtype)])
+    dtype = jax.tree.leaves(outputs)[0].dtype
+    target = _target(name, _SUFFIXES[jnp.dtype(dtype)])
     return jax.ffi.ffi_call(target, outputs)(*operands)
 
 

@@ -6,6 +6,7 @@ from mlti_jax.ops._gates import Gated as Gated
 from mlti_jax.ops._gates import gated_pool_moments as gated_pool_moments
 from mlti_jax.ops._matmul import matmul as matmul
 from mlti_jax.ops._max_pool import max_pool as max_pool
+from mlti_jax.ops._noise import normal as normal
 from mlti_jax.ops._normalization import (
     batch_moments as batch_moments,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "gated_pool_moments",
     "matmul",
     "max_pool",
+    "normal",
     "normalise",
     "pool_moments",
     "unit",

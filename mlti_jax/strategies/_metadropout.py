@@ -99,7 +99,7 @@ def metadropout(
         def support(key: Array) -> Hook:
             def hook(layer: int, linear: LinearMap) -> Array | ops.Gated:
                 layer_key = jax.random.fold_in(key, layer)
-                drawn = jax.random.normal(layer_key, linear.output.shape)
+                drawn = ops.normal(layer_key, linear.output.shape)
                 return gated(layer, linear, noise * drawn)
 
             return hook

@@ -5,6 +5,7 @@
 #include "first_block.h"
 #include "gates.h"
 #include "kernel_gradient.h"
+#include "noise.h"
 #include "pool_moments.h"
 #include "taps.h"
 #include "winograd.h"
@@ -40,3 +41,10 @@ MLTI_KERNEL(TapMirrored, MLTI_ARGS_2, MLTI_RETS_1);
 MLTI_KERNEL(WinogradConvolution, MLTI_ARGS_2, MLTI_RETS_1);
 MLTI_KERNEL(WinogradGradient, MLTI_ARGS_2, MLTI_RETS_1);
 MLTI_KERNEL(WinogradMirrored, MLTI_ARGS_2, MLTI_RETS_1);
+
+// In both libraries, because the keys do not depend on the dtype.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(NormalKernel, Normal,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::U32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
