@@ -4,7 +4,7 @@ Steps per second of MLTI with Conv4 on images. The records hold decoded images (
 as `prepare` writes them) or JPEG files, which are decoded at each step. Images of
 miniImageNet are used where `MLTI_RAW_DIR` has them, else synthetic ones. All kinds run
 the tasks of the same key. Memory is the peak of a process that trains for some steps,
-while the dataset grows: links to the records stand for further classes.
+while the dataset grows: links to the records serve as further classes.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def write_records(
       folder: where to write the file.
       case: its pool has `[classes, images]`.
       encoding: `uint8` or `jpeg`.
-      copies: how often the file is linked; each link stands for further classes.
+      copies: how often the file is linked; each link holds further classes.
     """
     writer_of = require("array_record.python.array_record_module", "data")
     source_of = require("array_record.python.array_record_data_source", "data")
