@@ -16,7 +16,7 @@ import sys
 from absl import flags
 
 from experiments import averaging
-from experiments.figures import task_numbers
+from experiments.figures import curves, task_numbers
 from experiments.paper import Cell, Run, Table
 from experiments.tables.formats import Section, markdown_table, pluralize
 from experiments.tables.render import LEGEND, Renderer
@@ -63,6 +63,11 @@ CAPTIONS = {
         "Accuracy against the number of training tasks, with 95 % intervals "
         "(Figs. 2, 4 and 5 of the paper).",
         "experiments.figures --figure=task_numbers --output=DIR",
+    ),
+    "curves": (
+        "Learning curves of vanilla and MLTI, seed 0. Training tasks of MLTI are "
+        "interpolated, so its accuracy on them is not comparable with that of vanilla.",
+        "experiments.figures --figure=curves --output=DIR",
     ),
     "tsne": (
         "t-SNE of three tasks and 300 tasks interpolated between them (Fig. 3 of the "
@@ -296,7 +301,9 @@ def main() -> None:
     results_folder = existing_folder(RESULTS.value)
     path = absolute(OUTPUT.value) or PAGE
     figures_folder = path.parent / FIGURES
-    draw_task_numbers(Results(results_folder), figures_folder)
+    results = Results(results_folder)
+    draw_task_numbers(results, figures_folder)
+    curves.draw_all(results, figures_folder)
     if averages := averaging.read_results(results_folder / "averaging"):
         averaging.draw(averages, figures_folder / "averaging.png")
     command_line.write_output(page(results_folder, figures_folder), path)

@@ -13,6 +13,10 @@ Examples, from the root of the project:
     python -m experiments.run --config=experiments/configs/quickstart.py \\
       --workdir=/tmp/quickstart
 
+  Test a finished run on the classes of another dataset, without training again:
+    ... --config=experiments/configs/mini_imagenet.py:learner=maml,test_on=dermnet \\
+      --trained=/tmp/mini --workdir=/tmp/mini_to_dermnet
+
   Learners, strategies, backbones, datasets and configs:
     python -m experiments.run --list
 
@@ -56,6 +60,11 @@ DISTRIBUTED = flags.DEFINE_string(
     None,
     "HOST:PORT,NUM,ID: address of process 0, number of processes, index of this one.",
 )
+TRAINED = flags.DEFINE_string(
+    "trained",
+    None,
+    "Work directory of a finished run of this config with other test tasks: test it.",
+)
 LIST = flags.DEFINE_bool("list", False, "List the available names, and exit.")
 
 
@@ -80,10 +89,15 @@ def main() -> None:
 def _run(config: Any, workdir: str) -> None:
     with silence(not distributed.is_first()):
         if config.get("compare"):
+            if TRAINED.value:
+                raise InputError(
+                    f"--trained={TRAINED.value} is a single run, and this config "
+                    f"compares {', '.join(config.compare)}; leave it out"
+                )
             run_side_by_side(config, workdir, DATA_DIR.value)
             return
         experiment = build(config, DATA_DIR.value)
-        result = train_and_evaluate(experiment, workdir)
+        result = train_and_evaluate(experiment, workdir, TRAINED.value)
         if distributed.is_first():
             print(summary(result))
             report.write_run(experiment.on_this_process(), result, workdir)

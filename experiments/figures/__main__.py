@@ -18,6 +18,10 @@ Examples, from the root of the project:
   The same in SLURM, see docs/clusters.md:
     ... --executor=slurm --partition=gpu --gpus=1
 
+  curves: learning curves of vanilla and MLTI, one figure per dataset, from the
+  available results:
+    python -m experiments.figures --figure=curves --output=DIR
+
   tsne: t-SNE of 3 tasks and of 300 tasks interpolated between them (Fig. 3). Uses the
   features of a finished run's network, or of an untrained network of any config (by
   default RainbowMNIST with the images included in the install), or raw inputs:
@@ -42,7 +46,7 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments import cli, finished_run
 from experiments.configs import rainbow_mnist
-from experiments.figures import sheets, task_numbers, tsne
+from experiments.figures import curves, sheets, task_numbers, tsne
 from experiments.figures.tsne import Features
 from experiments.paper.tables import LEARNERS, STRATEGIES
 from experiments.tables import launch
@@ -58,6 +62,7 @@ from mlti_jax.training import Experiment, build
 
 FIGURES = {
     "task_numbers": "accuracy against the number of training tasks",
+    "curves": "learning curves of vanilla and MLTI, one figure per dataset",
     "tsne": "t-SNE of original and interpolated tasks (Fig. 3)",
     "sheets": "pairs of samples and their mixtures, one sheet per dataset",
 }
@@ -119,6 +124,22 @@ def _draw_task_numbers(results: Results, folder: pathlib.Path) -> None:
         raise InputError(
             f"no results{steps} for task_numbers in {results.folder}; create them with "
             "--run, list the runs with --dry_run"
+        )
+    _print_paths(written)
+
+
+# -------------------------------------------------------------------------- curves
+
+
+def make_curves() -> None:
+    """Draw the learning curves of all datasets with results."""
+    folder = output_folder(OUTPUT.value)
+    results = Results(launch.results_folder())
+    written = curves.draw_all(results, folder)
+    if not written:
+        raise InputError(
+            f"no results in {results.folder} have learning curves; create them with "
+            "python -m experiments.tables --run"
         )
     _print_paths(written)
 
@@ -222,6 +243,7 @@ def main() -> None:
         )
     makers = {
         "task_numbers": make_task_numbers,
+        "curves": make_curves,
         "tsne": make_tsne,
         "sheets": make_sheets,
     }

@@ -53,6 +53,18 @@ class Job:
         steps = "" if self.has_default_steps else f"-steps{self.steps}"
         return f"{self.run.name}{steps}-seed{self.seed}"
 
+    @property
+    def training(self) -> Job | None:
+        """The job with the same training that tests on its own dataset.
+
+        None if this job does so itself.
+        """
+        arguments = tuple(pair for pair in self.run.arguments if pair[0] != "test_on")
+        if arguments == self.run.arguments:
+            return None
+        run = dataclasses.replace(self.run, arguments=arguments)
+        return dataclasses.replace(self, run=run)
+
 
 @dataclasses.dataclass(frozen=True)
 class Paths:

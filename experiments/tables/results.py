@@ -30,6 +30,7 @@ from mlti_jax.training._workdir import read_config, read_result
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
 DECIMALS = 5  # of the metric of a single task
+CURVE_POINTS = 50  # of a learning curve
 REQUIRED = frozenset(
     [
         "config",
@@ -102,7 +103,7 @@ def record(folder: pathlib.Path, job: Job, workdir: pathlib.Path) -> Result:
             "jax": jax.__version__,
             "jaxlib": jaxlib.__version__,
         },
-        **_speed(workdir / "metrics.jsonl"),
+        **_measured(workdir / "metrics.jsonl", result["metric"]),
         "per_task": per_task,
     }
     path = result_path(folder, job)
@@ -111,12 +112,36 @@ def record(folder: pathlib.Path, job: Job, workdir: pathlib.Path) -> Result:
     return recorded
 
 
-def _speed(path: pathlib.Path) -> dict[str, float]:
-    """Training time without validation, and steps per second without compilation."""
+def _measured(path: pathlib.Path, metric: str) -> dict[str, Any]:
+    """Return speed and learning curves of a run, if it has logged any steps."""
     lines = metrics.read(path) if path.exists() else []
-    lines = [line for line in lines if line["split"] == "train"]
-    if not lines:
-        return {}
+    by_split = {
+        split: [line for line in lines if line["split"] == split]
+        for split in ("train", "validation")
+    }
+    curves = {
+        split: _curve([(line["step"], line[metric]) for line in some if metric in line])
+        for split, some in by_split.items()
+    }
+    curves = {split: curve for split, curve in curves.items() if curve}
+    speed = _speed(by_split["train"]) if by_split["train"] else {}
+    return {**speed, **({"curves": curves} if curves else {})}
+
+
+def _curve(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return at most `CURVE_POINTS` points `(step, value)`, means of neighbors."""
+    width = -(-len(points) // CURVE_POINTS)
+    return [
+        (
+            points[min(start + width, len(points)) - 1][0],
+            round(statistics.mean(v for _, v in points[start : start + width]), 4),
+        )
+        for start in range(0, len(points), width or 1)
+    ]
+
+
+def _speed(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """Training time without validation, and steps per second without compilation."""
     rates = [line["steps_per_second"] for line in lines]  # the first while compiling
     ends = [line["step"] for line in lines]
     steps = [end - start for start, end in zip([0, *ends], ends, strict=False)]

@@ -71,11 +71,16 @@ class _Active:
 
 
 def job_command(job: Job, paths: Paths) -> list[str]:
-    """Return the command that runs a job."""
-    return [
-        sys.executable,
-        *command_arguments(job, paths.work(job), paths.data_dir, paths.albert),
-    ]
+    """Return the command that runs a job.
+
+    A job that tests on another dataset takes over the training of the job without it,
+    if that is finished.
+    """
+    words = command_arguments(job, paths.work(job), paths.data_dir, paths.albert)
+    training = job.training
+    if training is not None and (paths.work(training) / "results.json").exists():
+        words.append(f"--trained={paths.work(training)}")
+    return [sys.executable, *words]
 
 
 class Runner:

@@ -46,11 +46,13 @@ from mlti_jax.training._experiment import TEST, VALIDATION, Experiment
 from mlti_jax.training._metrics import MetricsWriter
 from mlti_jax.training._step import TrainState
 from mlti_jax.training._workdir import (
+    CHECKPOINTS,
     RESULT,
     check_config,
     note_layout,
     open_workdir,
     read_result,
+    take_over,
     tested_variables,
 )
 from mlti_jax.types import Array
@@ -73,7 +75,9 @@ class RunResult(NamedTuple):
 
 
 def train_and_evaluate(
-    experiment: Experiment, workdir: str | pathlib.Path
+    experiment: Experiment,
+    workdir: str | pathlib.Path,
+    trained: str | pathlib.Path | None = None,
 ) -> dict[str, Any]:
     """Run an experiment in a work directory, or resume an interrupted run.
 
@@ -84,10 +88,18 @@ def train_and_evaluate(
     this with the same arguments; process 0 writes the files, so the directory of the
     others may be on another disk.
 
+    Args:
+      experiment: the experiment.
+      workdir: the work directory.
+      trained: the work directory of a finished run that differs from this one only in
+        its test tasks. Its training is taken over, so that only the test is run; the
+        result is that of training again.
+
     Returns:
       The content of `results.json`.
     """
-    result, _ = _run_or_skip(experiment, pathlib.Path(workdir))
+    trained = None if trained is None else pathlib.Path(trained)
+    result, _ = _run_or_skip(experiment, pathlib.Path(workdir), trained)
     return result
 
 
@@ -114,7 +126,7 @@ def run_experiment(
 
 
 def _run_or_skip(
-    experiment: Experiment, workdir: pathlib.Path
+    experiment: Experiment, workdir: pathlib.Path, trained: pathlib.Path | None = None
 ) -> tuple[dict[str, Any], Variables | None]:
     """Run an experiment; the variables are None if it was finished before."""
     config = json.loads(experiment.config.to_json_best_effort())
@@ -135,6 +147,8 @@ def _run_or_skip(
         if (result := from_first(_finished, workdir, config)) is not None:
             return result, None
         from_first(open_workdir, workdir, config)
+        if trained is not None:
+            from_first(take_over, trained, workdir, config)
         devices = max(1, len(experiment.plan.devices))
         from_first(note_layout, workdir, number_of_processes(), devices)
         result, variables = _train_and_test(experiment, workdir, stopped, check_lock)
@@ -233,7 +247,7 @@ class _Run:
         if workdir is None:
             self.state = arrays_of_first(experiment.init_state())
             return
-        folder = workdir / "checkpoints"
+        folder = workdir / CHECKPOINTS
         self.last = open_checkpoints(folder / "last", _KEPT_CHECKPOINTS)
         stack.callback(self.last.close)
         self.best = open_checkpoints(folder / "best", _KEPT_BEST)

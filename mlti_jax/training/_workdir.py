@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,14 @@ from mlti_jax.training._config import base_config, drop_without_effect, flat_fie
 from mlti_jax.training._experiment import Experiment
 
 CONFIG, RESULT = "config.json", "results.json"
+CHECKPOINTS, METRICS = "checkpoints", "metrics.jsonl"
+# Fields that concern test tasks only
+_TEST_FIELDS = (
+    "dataset.test_on",
+    "dataset.min_images",  # also of the training classes: see their checksum
+    "eval.num_tasks",
+    "data.checksums.test",
+)
 # Fields of datasets that earlier versions did not have.
 _DATA_FIELDS = ("dataset.missing_classes", "dataset.min_images")
 # Inside of `checkpoints`: the processes and devices that have written them.
@@ -50,7 +59,7 @@ def open_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     if (workdir / CONFIG).exists():
         check_config(workdir, config)
         return
-    if (workdir / "checkpoints").exists():
+    if (workdir / CHECKPOINTS).exists():
         raise InputError(
             f"{workdir} has checkpoints but no {CONFIG}; use another --workdir"
         )
@@ -65,7 +74,7 @@ def note_layout(workdir: pathlib.Path, processes: int, devices: int) -> None:
       processes: number of processes.
       devices: number of devices of all processes.
     """
-    path = workdir / "checkpoints" / _LAYOUT
+    path = workdir / CHECKPOINTS / _LAYOUT
     layout = {"processes": processes, "devices": devices}
     try:
         saved = read_json(path, "")
@@ -97,6 +106,16 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
       workdir: the directory.
       config: a nested dictionary of plain values.
     """
+    if differences := _differences(workdir, config):
+        raise InputError(
+            f"{workdir} holds a run of a different config; use another --workdir, or "
+            "the same config to resume it. The differences (saved -> given):\n  "
+            + "\n  ".join(differences.values())
+        )
+
+
+def _differences(workdir: pathlib.Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Describe the fields in which a config differs from that of a work directory."""
     # Fields that an earlier version did not have had the effect of their defaults.
     defaults = json.loads(base_config().to_json_best_effort())
     saved = drop_without_effect(
@@ -106,17 +125,56 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     for name in _DATA_FIELDS:  # The checksums say which data it was.
         if name in given:
             saved.setdefault(name, given[name])
-    differences = [
-        f"{name}: {saved.get(name, 'absent')!r} -> {given.get(name, 'absent')!r}"
+    return {
+        name: f"{name}: {saved.get(name, 'absent')!r} -> {given.get(name, 'absent')!r}"
         for name in sorted({*saved, *given})
         if name not in saved or name not in given or saved[name] != given[name]
-    ]
-    if differences:
+    }
+
+
+def take_over(
+    trained: pathlib.Path, workdir: pathlib.Path, config: Mapping[str, Any]
+) -> None:
+    """Copy the training of a finished run into a new work directory.
+
+    A run that continues there has nothing left to train; only its test differs.
+
+    Args:
+      trained: the work directory of the finished run.
+      workdir: the new one; its lock is held. Left as it is if it has checkpoints.
+      config: the config of the new run. It may differ from that of the finished run
+        in what concerns test tasks only.
+
+    Raises:
+      InputError: if `trained` has no finished run, or the configs differ in training.
+    """
+    if (workdir / CHECKPOINTS).exists():
+        return
+    for name in (CONFIG, RESULT):
+        if not (trained / name).is_file():
+            raise InputError(
+                f"--trained={trained} has no {name}, so it is not a finished run; give "
+                "the work directory of one"
+            )
+    test_only = set(_TEST_FIELDS)
+    if "validation" not in config["data"]["checksums"]:
+        test_only |= {"eval.queries", "data.eval_queries"}
+    found = _differences(trained, config)
+    if differences := [text for name, text in found.items() if name not in test_only]:
         raise InputError(
-            f"{workdir} holds a run of a different config; use another --workdir, or "
-            "the same config to resume it. The differences (saved -> given):\n  "
-            + "\n  ".join(differences)
+            f"the run in --trained={trained} was not trained with this config; give "
+            "another one, or leave out --trained to train. The differences (trained "
+            "-> given):\n  " + "\n  ".join(differences)
         )
+    for name in (METRICS, CHECKPOINTS):  # The second one says that all is copied.
+        source, copy = trained / name, workdir / f"{name}.copy"
+        if source.is_dir():
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(source, copy)
+        else:
+            shutil.copy(source, copy)
+        copy.rename(workdir / name)
+    say(f"testing the variables of {trained}, which is already trained")
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any]:
@@ -159,7 +217,7 @@ def tested_variables(
     workdir = pathlib.Path(workdir)
     result = read_result(workdir)
     kind, step = result["checkpoint"], result["step"]
-    folder = workdir.absolute() / "checkpoints" / kind
+    folder = workdir.absolute() / CHECKPOINTS / kind
     template = experiment.init_state()
     try:
         if kind == "best":

@@ -22,8 +22,8 @@ def cli(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "--figure is missing; choose one of: task_numbers, tsne, sheets"),
-        (["--figure=tsen"], "unknown figure 'tsen'; choose one of: sheets, task"),
+        ([], "--figure is missing; choose one of: task_numbers, curves, tsne, sheets"),
+        (["--figure=tsen"], "unknown figure 'tsen'; choose one of: curves, sheets, t"),
         (["--figure=tsne"], "--output is missing"),
         (["--figure=tsne", "--seeds=2"], "--seeds requires --run or --dry_run"),
         (["--figure=task_numbers", "--only=nci"], "--only requires --run"),
@@ -48,6 +48,7 @@ def cli(monkeypatch, capsys, tmp_path):
             ["--figure=task_numbers", "--output=OUT", "--steps=5"],
             "no results of 5 steps",
         ),
+        (["--figure=curves", "--output=OUT"], "no results in .* have learning curves"),
         (["--figure=sheets", "--output=OUT", "--datasets=mnst"], "unknown dataset"),
         (
             ["--figure=sheets", "--output=OUT", "--datasets=pose"],

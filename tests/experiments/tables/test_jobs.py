@@ -65,6 +65,22 @@ def test_alternative_split_and_encoder():
         assert adapted == (None if albert else (-1,))
 
 
+def test_a_job_on_other_test_tasks_takes_over_a_finished_training(tmp_path):
+    cells = TABLES["cross_domain"].cells()
+    only = ("maml", "mlti", "5shot", "to_dermnet")
+    (job,) = make_jobs(cells, seeds=1, steps=70, only=only)
+    assert job.name == "mini_imagenet/maml-mlti-5shot-to_dermnet-steps70-seed0"
+    assert job.training.name == "mini_imagenet/maml-mlti-5shot-steps70-seed0"
+    assert job.training.training is None
+    paths = Paths(tmp_path)
+    assert not any("--trained" in word for word in job_command(job, paths))
+    write_start(paths.work(job.training))  # not finished
+    assert not any("--trained" in word for word in job_command(job, paths))
+    write_run(paths.work(job.training))
+    assert job_command(job, paths)[-1] == f"--trained={paths.work(job.training)}"
+    assert not any("--trained" in word for word in job_command(job.training, paths))
+
+
 def test_words_match_the_beginning_of_name_parts():
     name = "dermnet/anil-vanilla-5shot-to_mini_imagenet-seed1"
     for word in ("dermnet", "anil", "van", "5shot", "mini", "to_mini", "seed1"):
