@@ -9,8 +9,8 @@ import pytest
 
 from mlti_jax.data import ClassPool
 from mlti_jax.errors import InputError
-from mlti_jax.training import build, train_and_evaluate
 from mlti_jax.training import _metrics as metrics
+from mlti_jax.training import build, train_and_evaluate
 from mlti_jax.training._workdir import read_result
 from tests.support.figure_cases import use_data, vector_config, vectors
 
@@ -107,11 +107,12 @@ def test_more_test_tasks_of_the_same_data(runs):
     assert found["step"] == trained["step"]
 
 
-@pytest.mark.parametrize("field, value", [("seed", 1), ("train.steps", 8)])
+@pytest.mark.parametrize(("field", "value"), [("seed", 1), ("train.steps", 8)])
 def test_other_trainings_are_refused(runs, field, value):
     folder, _, other = runs
     experiment = other(**{field: value})
-    with pytest.raises(InputError, match=f"(?s)was not trained with.*{field}: ") as caught:
+    message = f"(?s)was not trained with.*{field}: "
+    with pytest.raises(InputError, match=message) as caught:
         train_and_evaluate(experiment, folder / "other", folder / "trained")
     assert "test_on" not in str(caught.value)
     assert not (folder / "other" / "results.json").exists()

@@ -52,7 +52,8 @@ def test_long_curves_are_means_of_neighbors(tmp_path):
 
 def test_panels_and_figure(tmp_path):
     line = [(step, step / 400) for step in range(10, 301, 10)]
-    for strategy, shots in (("vanilla", 1), ("mlti", 1), ("vanilla", 5), ("metamix", 1)):
+    runs = [("vanilla", 1), ("mlti", 1), ("vanilla", 5), ("metamix", 1)]
+    for strategy, shots in runs:
         record_run(tmp_path, strategy, shots, line, [(150, 0.3), (300, 0.4)])
     results = Results(tmp_path / "results")
     found = curves.panels(results, "mini_imagenet")
