@@ -63,5 +63,6 @@ def get_config(arg: str = "") -> ConfigDict:
 
     config.eval.queries = 15
     config.eval.num_tasks = 600
+    config.eval.every = 500  # vanilla is best early
     config.lock()
     return config
