@@ -18,6 +18,7 @@ from absl import flags
 from experiments import averaging
 from experiments.figures import task_numbers
 from experiments.paper import Cell, Run, Table
+from experiments.tables import numerics
 from experiments.tables.formats import Section, markdown_table, pluralize
 from experiments.tables.render import LEGEND, Renderer
 from experiments.tables.results import FOLDER, BySeed, Results, existing_folder
@@ -107,6 +108,12 @@ THEORY = (
     "the size of the features and against the spread of the mixtures. The remainder of "
     "a second-order approximation has order 3 or higher."
 )
+CHECKED = """{current} of {all} results agree with the present code: a short training of
+the same method gives the numbers that were stored with the result. {stale} are stale
+(†), and {unknown} cannot be checked (°), since they have no such numbers; the marks are
+behind the number of seeds. [Reproducing the paper](reproducing.md#checking-results)
+has the details."""
+MARKS = {numerics.State.STALE: "†", numerics.State.UNKNOWN: "°"}
 NOT_RUN = "No results yet: {}; see `python -m experiments.tables --list`."
 
 
@@ -118,7 +125,9 @@ def page(results_folder: pathlib.Path, figures_folder: pathlib.Path) -> str:
       figures_folder: folder of the images, beside the page.
     """
     results = Results(results_folder)
-    blocks = [HEAD]
+    states = [numerics.state(result) for result in results.all]
+    counts = {str(state): states.count(state) for state in numerics.State}
+    blocks = [HEAD, CHECKED.format(all=len(states), **counts)]
     if (results_folder / NOTES).exists():
         blocks.append(_read_notes(results_folder / NOTES))
     blocks += ["## Tables", LEGEND, COMMAND]
@@ -150,7 +159,7 @@ def table_parts(table: Table, results: Results) -> list[str]:
 
     Columns without results are named at the end. Empty if no column has results.
     """
-    renderer = Renderer(results, unprepared=lambda run: [])
+    renderer = Renderer(results, unprepared=lambda run: [], mark=mark)
     parts, without_results = [], []
     for column in table.columns:
         shown = renderer.shown(table, column)
@@ -172,6 +181,12 @@ def table_parts(table: Table, results: Results) -> list[str]:
     if parts and without_results:
         parts.append(f"Not run: {', '.join(without_results)}.")
     return parts
+
+
+def mark(found: BySeed) -> str:
+    """Return the mark of results: that of stale ones, or of unknown ones, or none."""
+    states = set(map(numerics.state, found.values()))
+    return next((text for state, text in MARKS.items() if state in states), "")
 
 
 def _without_empty_columns(section: Section) -> Section:
@@ -294,6 +309,7 @@ def draw_task_numbers(results: Results, figures_folder: pathlib.Path) -> None:
 def main() -> None:
     """Draw the figures that need only results, and write the page."""
     results_folder = existing_folder(RESULTS.value)
+    numerics.use_cpu()
     path = absolute(OUTPUT.value) or PAGE
     figures_folder = path.parent / FIGURES
     draw_task_numbers(Results(results_folder), figures_folder)

@@ -14,16 +14,19 @@ runs on a CPU, so results of accelerators can be checked everywhere.
 
 from __future__ import annotations
 
+import ast
 import enum
+import importlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from experiments.config import config_names
 from mlti_jax._internal.progress import silence
 from mlti_jax.data import ClassPool, DomainPool, RegressionPool, Splits
 from mlti_jax.errors import InputError
@@ -32,9 +35,11 @@ from mlti_jax.training._config import drop_without_effect, flat_fields
 from mlti_jax.training._experiment import TEST, TRAIN, Experiment
 
 FIELD = "numerics"  # of a recorded result
+REVISION = "revision"  # the same, and of `results.json`
 STEPS = 4
 TEST_TASKS = 4
 DIGITS = 7
+MOST_LAYERS = 3  # to interpolate at
 GROUPS, PER_GROUP = 6, 12  # domains, classes or objects; samples of each of them
 # Largest values of config fields. Numbers of steps are those of inner loops.
 LARGEST = {
@@ -142,6 +147,10 @@ def small_config(config: ConfigDict) -> ConfigDict:
     changed["backbone.resnet12.filters"] = (2,) * len(
         fields["backbone.resnet12.filters"]
     )
+    layers = fields["interpolation.layers"]
+    if len(layers) > MOST_LAYERS:  # Each is a branch of the compiled step.
+        chosen = {layers[0], layers[len(layers) // 2], layers[-1]}
+        changed["interpolation.layers"] = tuple(sorted(chosen))
     with small.unlocked(), small.ignore_type():
         for field, value in changed.items():
             section, _, name = field.rpartition(".")
@@ -168,6 +177,11 @@ def _identity(small: ConfigDict) -> dict[str, Any]:
                 continue
         kept[field] = value
     return kept
+
+
+def use_cpu() -> None:
+    """Leave accelerators to other processes; JAX reads this on its first use."""
+    jax.config.update("jax_platforms", "cpu")
 
 
 def forget() -> None:
@@ -241,24 +255,39 @@ def difference(stored: Mapping[str, Any], present: Probe) -> str:
     return ""
 
 
-def state(
-    result: Mapping[str, Any],
-    config: Callable[[], ConfigDict],
-) -> State:
-    """Return whether a result is of the present code.
-
-    Args:
-      result: a recorded result.
-      config: returns the config of its run; not called without a stored probe.
-    """
+def state(result: Mapping[str, Any]) -> State:
+    """Return whether a recorded result is of the present code."""
     stored = result.get(FIELD)
     if not stored:
         return State.UNKNOWN
     try:
-        present = probe(config())
-    except InputError:  # An optional library is missing.
+        present = probe(config_of(result))
+    except InputError:  # An optional library or the config is missing.
         return State.UNKNOWN
     return State.STALE if difference(stored, present) else State.CURRENT
+
+
+def config_of(result: Mapping[str, Any]) -> ConfigDict:
+    """Return the config of a recorded result, without its seed and steps.
+
+    Raises:
+      InputError: if the config no longer exists or lacks a field.
+    """
+    name = result["config"]
+    if name not in config_names():
+        raise InputError(f"experiments/configs has no {name}.py")
+    module = importlib.import_module(f"experiments.configs.{name}")
+    config = module.get_config(result["arguments"])
+    for field, text in result["overrides"].items():
+        try:
+            value = ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            value = text
+        try:
+            config.update_from_flattened_dict({field: value})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{name}.py cannot set {field}={text}: {error}") from None
+    return config
 
 
 # ------------------------------------------------------------------- synthetic data

@@ -73,6 +73,8 @@ class Renderer:
       steps: show only results with this number of training steps; None for the number
         that most rows of a learner have.
       only: words; each must be the beginning of a part of a run's name.
+      mark: returns a mark for the results of a run, which is appended to their number
+        of seeds.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class Renderer:
         unprepared: Callable[[Run], list[str]],
         steps: int | None = None,
         only: Iterable[str] = (),
+        mark: Callable[[BySeed], str] = lambda found: "",
     ) -> None:
+        self._mark = mark
         self._results, self._unprepared = results, unprepared
         self._steps, self._only = steps, tuple(only)
 
@@ -231,7 +235,7 @@ class Renderer:
         """Number of seeds, and deviations from the paper's setup."""
         if not found:
             return ""
-        notes = [pluralize(len(found), "seed")]
+        notes = [f"{pluralize(len(found), 'seed')} {self._mark(found)}".rstrip()]
         result = next(iter(found.values()))
         steps = load_config(run).train.steps
         if result["train_steps"] != steps:
