@@ -74,7 +74,7 @@ ALBERT = {
     "vocabulary": 50,
     "embedding": 6,
     "hidden": 8,
-    "layers": 12,
+    "layers": 2,
     "heads": 2,
     "intermediate": 8,
     "positions": 8,
@@ -148,9 +148,11 @@ def small_config(config: ConfigDict) -> ConfigDict:
         fields["backbone.resnet12.filters"]
     )
     layers = fields["interpolation.layers"]
+    if small.backbone.name == "albert":
+        layers = sorted({min(layer, ALBERT["layers"] + 1) for layer in layers})
     if len(layers) > MOST_LAYERS:  # Each is a branch of the compiled step.
-        chosen = {layers[0], layers[len(layers) // 2], layers[-1]}
-        changed["interpolation.layers"] = tuple(sorted(chosen))
+        layers = sorted({layers[0], layers[len(layers) // 2], layers[-1]})
+    changed["interpolation.layers"] = tuple(layers)
     with small.unlocked(), small.ignore_type():
         for field, value in changed.items():
             section, _, name = field.rpartition(".")

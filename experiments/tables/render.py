@@ -21,10 +21,12 @@ LEGEND = (
     "standard errors over tasks (each task averaged over seeds); in parentheses the "
     "standard deviation of the seeds' means, for two or more seeds. Vs. paper: ours "
     "minus the paper's, with both intervals combined as for independent tasks. Vs. "
-    "vanilla: mean difference on the same tasks ± 1.96 standard errors (each "
-    "task averaged over the seeds that both rows have); in parentheses the standard "
-    "deviation of the seeds' differences. Differences are between runs with equally "
-    'many training steps. "Part of the release": the dataset was prepared from some '
+    "vanilla: mean difference on the same tasks and seeds, with its 95 % interval "
+    "over tasks and seeds, as in `mlti_jax.compare`: wide for two seeds, since they say "
+    "little about others. For a single seed the interval is over tasks only, so it is "
+    "too small. In parentheses the standard deviation of the seeds' differences. "
+    "Differences are between runs with equally many training steps. "
+    '"Part of the release": the dataset was prepared from some '
     "of its classes or images. The rows of a learner show the number of steps that "
     "most of them have."
 )
@@ -228,7 +230,7 @@ class Renderer:
             in_parentheses.append(notation.number(difference.deviation))
         if difference.seeds < len(found):
             in_parentheses.append(f"{difference.seeds} of {len(found)} seeds")
-        text = notation.interval(difference.mean, difference.ci95, sign="+")
+        text = notation.interval(difference.mean, difference.ci95_with_seeds, sign="+")
         return f"{text} ({'; '.join(in_parentheses)})" if in_parentheses else text
 
     def _notes(self, run: Run, found: BySeed) -> str:
