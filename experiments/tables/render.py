@@ -22,13 +22,12 @@ LEGEND = (
     "standard deviation of the seeds' means, for two or more seeds. Vs. paper: ours "
     "minus the paper's, with both intervals combined as for independent tasks. Vs. "
     "vanilla: mean difference on the same tasks and seeds, with its 95 % interval "
-    "over tasks and seeds, as in `mlti_jax.compare`: wide for two seeds, since they say "
+    "over tasks and seeds, as in `mlti_jax.compare`: wide for two seeds, which say "
     "little about others. For a single seed the interval is over tasks only, so it is "
     "too small. In parentheses the standard deviation of the seeds' differences. "
     "Differences are between runs with equally many training steps. "
-    '"Part of the release": the dataset was prepared from some '
-    "of its classes or images. The rows of a learner show the number of steps that "
-    "most of them have."
+    '"Part of the release": the dataset was prepared from some of its classes or '
+    "images. The rows of a learner show the number of steps that most of them have."
 )
 DEFAULT_STEPS = -1  # key for the steps of the config, which differ between rows
 
