@@ -1,9 +1,11 @@
 """Write the results page: `python -m experiments.report`.
 
-Generates `docs/results.md` from the files in `experiments/results/`: the paper's tables
-that have results, each with the config and overrides of its runs; the measurements of
-`experiments.theory`; the figures in `figures/` beside the page; and the comments in
-`notes.md`. Nothing is trained, and no dataset is needed.
+Generates `docs/results.md` from the files in `experiments/results/`: all differences
+between a strategy and vanilla; the paper's tables that have results, each with the
+config and overrides of its runs; the measurements of `experiments.theory`; the figures
+in `figures/` beside the page; and the comments in `notes.md`. Results are checked
+against the present code, with a short training for each method that has the numbers to
+compare with (see `experiments.tables.numerics`). No dataset is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from absl import flags
 from experiments import averaging
 from experiments.figures import task_numbers
 from experiments.paper import Cell, Run, Table
-from experiments.tables import numerics
+from experiments.tables import numerics, overview
 from experiments.tables.formats import Section, markdown_table, pluralize
 from experiments.tables.render import LEGEND, Renderer
 from experiments.tables.results import FOLDER, BySeed, Results, existing_folder
@@ -108,11 +110,22 @@ THEORY = (
     "the size of the features and against the spread of the mixtures. The remainder of "
     "a second-order approximation has order 3 or higher."
 )
-CHECKED = """{current} of {all} results agree with the present code: a short training of
-the same method gives the numbers that were stored with the result. {stale} are stale
-(†), and {unknown} cannot be checked (°), since they have no such numbers; the marks are
-behind the number of seeds. [Reproducing the paper](reproducing.md#checking-results)
-has the details."""
+CHECKED = (
+    "{current} of {all} results agree with the present code: a short training of the "
+    "same method gives the numbers that were stored with the result. {stale} are stale "
+    "(†), and {unknown} cannot be checked (°), since they have no such numbers; the "
+    "marks are behind the number of seeds. [Reproducing the "
+    "paper](reproducing.md#checking-results) has the details."
+)
+OVERVIEW = """MLTI and vanilla with the paper's settings. Accuracy in %, mean ±
+half-width of the 95 % interval over test tasks and training seeds, as in
+`mlti_jax.compare`; for a single seed, over tasks only. The difference is paired: the
+same test tasks and seeds. The last column is the difference of the paper's numbers."""
+DIFFERENCES = "differences.png"  # beside the page
+DIFFERENCES_CAPTION = """Differences of all strategies from vanilla; right of each panel
+the mean and, in parentheses, the number of seeds. One seed says nothing about the
+variation between seeds; with two the interval is wide, since it allows for that. An
+arrow marks an interval that continues. `python -m experiments.report`"""
 MARKS = {numerics.State.STALE: "†", numerics.State.UNKNOWN: "°"}
 NOT_RUN = "No results yet: {}; see `python -m experiments.tables --list`."
 
@@ -128,6 +141,7 @@ def page(results_folder: pathlib.Path, figures_folder: pathlib.Path) -> str:
     states = [numerics.state(result) for result in results.all]
     counts = {str(state): states.count(state) for state in numerics.State}
     blocks = [HEAD, CHECKED.format(all=len(states), **counts)]
+    blocks += overview_parts(results, figures_folder)
     if (results_folder / NOTES).exists():
         blocks.append(_read_notes(results_folder / NOTES))
     blocks += ["## Tables", LEGEND, COMMAND]
@@ -144,6 +158,18 @@ def page(results_folder: pathlib.Path, figures_folder: pathlib.Path) -> str:
         + figure_parts(results, figures_folder)
     )
     return "\n\n".join(blocks) + "\n"
+
+
+def overview_parts(results: Results, figures_folder: pathlib.Path) -> list[str]:
+    """Return the table of MLTI against vanilla, and the figure of all differences."""
+    found = overview.comparisons(results)
+    if not found:
+        return []
+    parts = ["## Overview", OVERVIEW, markdown_table(overview.summary_table(found))]
+    if (figures_folder / DIFFERENCES).exists():
+        image = f"![differences from vanilla]({FIGURES}/{DIFFERENCES})"
+        parts += [DIFFERENCES_CAPTION, image]
+    return parts
 
 
 def _read_notes(path: pathlib.Path) -> str:
@@ -312,7 +338,10 @@ def main() -> None:
     numerics.use_cpu()
     path = absolute(OUTPUT.value) or PAGE
     figures_folder = path.parent / FIGURES
-    draw_task_numbers(Results(results_folder), figures_folder)
+    results = Results(results_folder)
+    figures_folder.mkdir(exist_ok=True)
+    overview.draw(overview.comparisons(results), figures_folder / DIFFERENCES)
+    draw_task_numbers(results, figures_folder)
     if averages := averaging.read_results(results_folder / "averaging"):
         averaging.draw(averages, figures_folder / "averaging.png")
     command_line.write_output(page(results_folder, figures_folder), path)
