@@ -102,8 +102,10 @@ validation and test use in place of the variables themselves, changes the accura
 follows. Column *off*: accuracy in %, without an average, mean over seeds with its 95 %
 interval over test tasks. Other columns: the paired difference from the same trainings
 without an average, in percentage points, with its interval; in parentheses the standard
-deviation over seeds. Run `python -m experiments.averaging --data_dir=DATA` to reproduce
-it; `experiments/results/averaging/` has a file per training."""
+deviation over seeds. The last table has the standard deviation of the accuracy over
+seeds, root mean square over methods. Run
+`python -m experiments.averaging --data_dir=DATA` to reproduce all of it;
+`experiments/results/averaging/` has a file per training."""
 THEORY = (
     "Measured with `python -m experiments.theory --output=DIR --data_dir=DATA` and "
     "plotted below. The order of a remainder is its slope in a log-log plot, against "
@@ -268,7 +270,10 @@ def _config_and_overrides(command: str) -> tuple[str, list[str]]:
 
 def averaging_parts(results_folder: pathlib.Path) -> list[str]:
     """Return the tables of `experiments.averaging`, if it has results."""
-    tables = averaging.sections(averaging.read_results(results_folder / "averaging"))
+    results = averaging.read_results(results_folder / "averaging")
+    tables = averaging.sections(results)
+    if tables and (seeds := averaging.seeds_section(results)).lines:
+        tables.append(seeds)
     parts = [f"#### {table.title}\n\n{markdown_table(table)}" for table in tables]
     return ["## Moving averages", AVERAGING, *parts] if parts else []
 

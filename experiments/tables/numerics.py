@@ -104,12 +104,12 @@ class Tolerance(NamedTuple):
 # rounding, so distances of variables are less exact than losses. Accuracy changes by
 # steps: two of the samples may change sides.
 TOLERANCES = {
-    "loss": Tolerance(1e-3, 1e-4),
-    "output": Tolerance(2e-3, 2e-4),
+    "loss": Tolerance(2e-4, 2e-5),
+    "output": Tolerance(2e-4, 2e-5),
     "moved": Tolerance(2e-2, 0.0),
-    "state": Tolerance(2e-3, 2e-4),
+    "state": Tolerance(2e-4, 2e-5),
     "accuracy": Tolerance(0.0, 2.5 / (TEST_TASKS * 3 * 2)),
-    "mse": Tolerance(2e-3, 2e-4),
+    "mse": Tolerance(2e-4, 2e-5),
 }
 Probe = dict[str, list[float]]
 _probes: dict[str, Probe] = {}  # of this process

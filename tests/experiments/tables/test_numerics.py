@@ -153,11 +153,11 @@ def test_every_run_has_a_small_config(name):
 
 def test_tolerances_by_hand():
     stored = {"loss": [1.0, 2.0], "accuracy": [0.5]}
-    assert numerics.difference(stored, {"loss": [1.001, 2.0], "accuracy": [0.5]}) == ""
+    assert numerics.difference(stored, {"loss": [1.0002, 2.0], "accuracy": [0.5]}) == ""
     # Two of 24 samples on the other side.
     assert numerics.difference(stored, {"loss": [1.0, 2.0], "accuracy": [7 / 12]}) == ""
-    text = numerics.difference(stored, {"loss": [1.0, 2.003], "accuracy": [0.5]})
-    assert text == "loss[1] was 2 and is now 2.003"
+    text = numerics.difference(stored, {"loss": [1.0, 2.0006], "accuracy": [0.5]})
+    assert text == "loss[1] was 2 and is now 2.0006"
     text = numerics.difference(stored, {"loss": [1.0, 2.0], "accuracy": [0.75]})
     assert text == "accuracy[0] was 0.5 and is now 0.75"
     assert "has 1 numbers" in numerics.difference(
