@@ -13,9 +13,8 @@ import pytest
 
 from experiments.paper import TABLES
 from experiments.sweeps.executors import Local
-from experiments.tables import numerics
+from experiments.tables import numerics, runner
 from experiments.tables import results as table_results
-from experiments.tables import runner
 from experiments.tables.formats import markdown
 from experiments.tables.jobs import Paths, make_jobs, matches
 from experiments.tables.launch import dry_run
