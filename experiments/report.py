@@ -113,11 +113,11 @@ THEORY = (
     "a second-order approximation has order 3 or higher."
 )
 CHECKED = (
-    "{current} of {all} results agree with the present code: a short training of the "
-    "same method gives the numbers that were stored with the result. {stale} are stale "
-    "(†), and {unknown} cannot be checked (°), since they have no such numbers; the "
-    "marks are behind the number of seeds. [Reproducing the "
-    "paper](reproducing.md#checking-results) has the details."
+    "Of {all} results, {current} are confirmed: a short training of the same method "
+    "with the present code gives the numbers that were stored with the result. {stale} "
+    "are stale (†): it gives others. {unknown} cannot be checked (°), most of them "
+    "since they were recorded without such numbers. The marks are behind the number of "
+    "seeds. [Reproducing the paper](reproducing.md#checking-results) has the details."
 )
 OVERVIEW = """MLTI and vanilla with the paper's settings. Accuracy in %, mean ±
 half-width of the 95 % interval over test tasks and training seeds, as in

@@ -131,8 +131,8 @@ def _probe(result: Result, name: str) -> numerics.Probe | None:
         return None
     try:
         return numerics.probe(numerics.config_of(result))
-    except InputError as error:
-        say(f"{name} has no numerics: {error}")
+    except Exception as error:  # The result of hours of training must not be lost.
+        say(f"{name} has no numerics: {type(error).__name__}: {error}")
         return None
 
 

@@ -227,14 +227,24 @@ def test_result_has_the_revision_and_numerics(keep, page):
     assert result["numerics"] == {"loss": [0.25]}
     assert list(result)[-1] == "per_task"  # the long one
     assert numerics.state(result) == State.CURRENT
-    assert "1 of 1 results agree" in page()
+    assert "Of 1 results, 1 are confirmed" in page()
     assert "| 1 seed |" in page()
+
+
+def test_a_failed_probe_does_not_lose_the_result(keep, monkeypatch):
+    def fail(config):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(numerics, "probe", fail)
+    result = keep(revision=revision())
+    assert "numerics" not in result
+    assert result["mean"] == 0.75
 
 
 @pytest.mark.parametrize("changes", [{}, {"revision": "of another commit"}])
 def test_results_of_other_or_unknown_revisions_have_no_numerics(keep, page, changes):
     assert "numerics" not in keep(**changes)
-    assert "0 of 1 results agree" in page()
+    assert "Of 1 results, 0 are confirmed" in page()
     assert "1 cannot be checked (°)" in page()
     assert "| 1 seed ° |" in page()
 
