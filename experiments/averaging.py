@@ -306,6 +306,32 @@ def sections(results: dict[Training, dict[str, Any]]) -> list[Section]:
     return made
 
 
+def seeds_section(results: dict[Training, dict[str, Any]]) -> Section:
+    """Return a table of the standard deviations over seeds, with and without averages.
+
+    Each is the root mean square over the methods with two or more seeds. Without
+    validation tasks it includes the choice of the last checkpoint, which is one of many
+    equally good ones.
+    """
+    names = ("off", *map(str, DECAYS))
+    lines = []
+    for case in CASES:
+        variances = []
+        for learner, strategy in itertools.product(LEARNERS, STRATEGIES):
+            runs = _variants_of(results, case, learner, strategy)
+            if len(runs) > 1:
+                means = [
+                    [np.mean(run[name]["per_task"]) for name in names] for run in runs
+                ]
+                variances.append(np.var(means, axis=0, ddof=1))
+        if variances:
+            deviations = 100 * np.sqrt(np.mean(variances, axis=0))
+            cells = (f"{deviation:.2f}" for deviation in deviations)
+            lines.append((CASES[case].title, str(len(variances)), *cells))
+    header = ("dataset", "methods", "off", *(f"ema {decay}" for decay in DECAYS))
+    return Section("Standard deviation over seeds", header, tuple(lines))
+
+
 def _variants_of(
     results: dict[Training, dict[str, Any]], case: str, learner: str, strategy: str
 ) -> list[dict[str, Any]]:

@@ -1,9 +1,11 @@
 """Write the results page: `python -m experiments.report`.
 
-Generates `docs/results.md` from the files in `experiments/results/`: the paper's tables
-that have results, each with the config and overrides of its runs; the measurements of
-`experiments.theory`; the figures in `figures/` beside the page; and the comments in
-`notes.md`. Nothing is trained, and no dataset is needed.
+Generates `docs/results.md` from the files in `experiments/results/`: all differences
+between a strategy and vanilla; the paper's tables that have results, each with the
+config and overrides of its runs; the measurements of `experiments.theory`; the figures
+in `figures/` beside the page; and the comments in `notes.md`. Results are checked
+against the present code, with a short training for each method that has the numbers to
+compare with (see `experiments.tables.numerics`). No dataset is needed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from absl import flags
 from experiments import averaging
 from experiments.figures import curves, task_numbers
 from experiments.paper import Cell, Run, Table
+from experiments.tables import numerics, overview
 from experiments.tables.formats import Section, markdown_table, pluralize
 from experiments.tables.render import LEGEND, Renderer
 from experiments.tables.results import FOLDER, BySeed, Results, existing_folder
@@ -104,14 +107,33 @@ validation and test use in place of the variables themselves, changes the accura
 follows. Column *off*: accuracy in %, without an average, mean over seeds with its 95 %
 interval over test tasks. Other columns: the paired difference from the same trainings
 without an average, in percentage points, with its interval; in parentheses the standard
-deviation over seeds. Run `python -m experiments.averaging --data_dir=DATA` to reproduce
-it; `experiments/results/averaging/` has a file per training."""
+deviation over seeds. The last table has the standard deviation of the accuracy over
+seeds, root mean square over methods. Run
+`python -m experiments.averaging --data_dir=DATA` to reproduce all of it;
+`experiments/results/averaging/` has a file per training."""
 THEORY = (
     "Measured with `python -m experiments.theory --output=DIR --data_dir=DATA` and "
     "plotted below. The order of a remainder is its slope in a log-log plot, against "
     "the size of the features and against the spread of the mixtures. The remainder of "
     "a second-order approximation has order 3 or higher."
 )
+CHECKED = (
+    "Of {all} results, {current} are confirmed: a short training of the same method "
+    "with the present code gives the numbers that were stored with the result. {stale} "
+    "are stale (†): it gives others. {unknown} cannot be checked (°), most of them "
+    "since they were recorded without such numbers. The marks are behind the number of "
+    "seeds. [Reproducing the paper](reproducing.md#checking-results) has the details."
+)
+OVERVIEW = """MLTI and vanilla with the paper's settings. Accuracy in %, mean ±
+half-width of the 95 % interval over test tasks and training seeds, as in
+`mlti_jax.compare`; for a single seed, over tasks only. The difference is paired: the
+same test tasks and seeds. The last column is the difference of the paper's numbers."""
+DIFFERENCES = "differences.png"  # beside the page
+DIFFERENCES_CAPTION = """Differences of all strategies from vanilla; right of each panel
+the mean and, in parentheses, the number of seeds. One seed says nothing about the
+variation between seeds; with two the interval is wide, since it allows for that. An
+arrow marks an interval that continues. `python -m experiments.report`"""
+MARKS = {numerics.State.STALE: "†", numerics.State.UNKNOWN: "°"}
 NOT_RUN = "No results yet: {}; see `python -m experiments.tables --list`."
 
 
@@ -123,7 +145,10 @@ def page(results_folder: pathlib.Path, figures_folder: pathlib.Path) -> str:
       figures_folder: folder of the images, beside the page.
     """
     results = Results(results_folder)
-    blocks = [HEAD]
+    states = [numerics.state(result) for result in results.all]
+    counts = {str(state): states.count(state) for state in numerics.State}
+    blocks = [HEAD, CHECKED.format(all=len(states), **counts)]
+    blocks += overview_parts(results, figures_folder)
     if (results_folder / NOTES).exists():
         blocks.append(_read_notes(results_folder / NOTES))
     blocks += ["## Tables", LEGEND, COMMAND]
@@ -142,6 +167,18 @@ def page(results_folder: pathlib.Path, figures_folder: pathlib.Path) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def overview_parts(results: Results, figures_folder: pathlib.Path) -> list[str]:
+    """Return the table of MLTI against vanilla, and the figure of all differences."""
+    found = overview.comparisons(results)
+    if not found:
+        return []
+    parts = ["## Overview", OVERVIEW, markdown_table(overview.summary_table(found))]
+    if (figures_folder / DIFFERENCES).exists():
+        image = f"![differences from vanilla]({FIGURES}/{DIFFERENCES})"
+        parts += [DIFFERENCES_CAPTION, image]
+    return parts
+
+
 def _read_notes(path: pathlib.Path) -> str:
     content = read_regular(path, MAX_NOTES_BYTES)
     try:
@@ -155,7 +192,7 @@ def table_parts(table: Table, results: Results) -> list[str]:
 
     Columns without results are named at the end. Empty if no column has results.
     """
-    renderer = Renderer(results, unprepared=lambda run: [])
+    renderer = Renderer(results, unprepared=lambda run: [], mark=mark)
     parts, without_results = [], []
     for column in table.columns:
         shown = renderer.shown(table, column)
@@ -177,6 +214,12 @@ def table_parts(table: Table, results: Results) -> list[str]:
     if parts and without_results:
         parts.append(f"Not run: {', '.join(without_results)}.")
     return parts
+
+
+def mark(found: BySeed) -> str:
+    """Return the mark of results: that of stale ones, or of unknown ones, or none."""
+    states = set(map(numerics.state, found.values()))
+    return next((text for state, text in MARKS.items() if state in states), "")
 
 
 def _without_empty_columns(section: Section) -> Section:
@@ -232,7 +275,10 @@ def _config_and_overrides(command: str) -> tuple[str, list[str]]:
 
 def averaging_parts(results_folder: pathlib.Path) -> list[str]:
     """Return the tables of `experiments.averaging`, if it has results."""
-    tables = averaging.sections(averaging.read_results(results_folder / "averaging"))
+    results = averaging.read_results(results_folder / "averaging")
+    tables = averaging.sections(results)
+    if tables and (seeds := averaging.seeds_section(results)).lines:
+        tables.append(seeds)
     parts = [f"#### {table.title}\n\n{markdown_table(table)}" for table in tables]
     return ["## Moving averages", AVERAGING, *parts] if parts else []
 
@@ -299,9 +345,12 @@ def draw_task_numbers(results: Results, figures_folder: pathlib.Path) -> None:
 def main() -> None:
     """Draw the figures that need only results, and write the page."""
     results_folder = existing_folder(RESULTS.value)
+    numerics.use_cpu()
     path = absolute(OUTPUT.value) or PAGE
     figures_folder = path.parent / FIGURES
     results = Results(results_folder)
+    figures_folder.mkdir(exist_ok=True)
+    overview.draw(overview.comparisons(results), figures_folder / DIFFERENCES)
     draw_task_numbers(results, figures_folder)
     curves.draw_all(results, figures_folder)
     if averages := averaging.read_results(results_folder / "averaging"):

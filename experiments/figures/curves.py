@@ -99,7 +99,6 @@ def draw(results: Results, config: str, path: pathlib.Path) -> bool:
         ncols=len(handles),
         loc="outside lower center",
     )
-    path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=200)
     return True
 

@@ -24,6 +24,9 @@ Examples, from the root of the project:
   The same in SLURM, without a limit on the number of parallel runs:
     ... --executor=slurm --partition=gpu --gpus=1 --time=12h
 
+  Run again what the code no longer computes, besides what is missing:
+    ... --run --stale
+
 Each run is a process `python -m experiments.run` with its own work directory in
 `--workdir`; its output goes to `logs/` there. A failed run does not stop the others.
 `docs/clusters.md` explains runs in SLURM.

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import collections
 import pathlib
+from collections.abc import Callable
 
 from absl import flags
 
 from experiments.sweeps import executors
 from experiments.sweeps.executors import JOBS, check_flags, make_executor
+from experiments.tables import numerics
 from experiments.tables.formats import pluralize
 from experiments.tables.jobs import Job, Paths
-from experiments.tables.results import FOLDER, Results, existing_folder
+from experiments.tables.results import FOLDER, Result, Results, existing_folder
 from experiments.tables.runner import Runner
 from experiments.tables.status import (
     DONE,
@@ -41,6 +43,9 @@ SEEDS = flags.DEFINE_integer(
 STEPS = flags.DEFINE_integer(
     "steps", None, "Training steps; default: those of the paper.", lower_bound=1
 )
+STALE = flags.DEFINE_bool(
+    "stale", False, "Also run what has a result that the code no longer computes."
+)
 ONLY = flags.DEFINE_list("only", [], "Beginnings of parts of a run's name.")
 flags.adopt_module_key_flags(executors)
 
@@ -66,7 +71,7 @@ def is_requested(*run_only_flags: str) -> bool:
     if RUN.value or DRY_RUN.value:
         check_flags()
         return True
-    for name in (*run_only_flags, "jobs", "executor", *executors.SLURM_ONLY):
+    for name in (*run_only_flags, "stale", "jobs", "executor", *executors.SLURM_ONLY):
         if flags.FLAGS[name].present:
             raise InputError(f"--{name} requires --run or --dry_run")
     return False
@@ -78,23 +83,36 @@ def launch(
     """Run the jobs that have no result (`--run`), or print them (`--dry_run`)."""
     paths = Paths(absolute(workdir or None), absolute(DATA_DIR.value), albert)
     folder = results_folder()
+    numerics.use_cpu()
     if DRY_RUN.value:
-        print(dry_run(jobs, Results(folder), paths, JOBS.value or 1))
+        print(dry_run(jobs, Results(folder), paths, JOBS.value or 1, _is_stale))
     elif paths.workdir is None:
         raise InputError("--run needs --workdir=DIR, the folder for work directories")
     elif paths.workdir.exists() and not paths.workdir.is_dir():
         raise InputError(f"--workdir={paths.workdir} is a file, not a directory")
     else:
-        Runner(jobs, paths, folder, make_executor(paths.workdir)).run()
+        Runner(
+            jobs, paths, folder, make_executor(paths.workdir), is_stale=_is_stale
+        ).run()
 
 
-def dry_run(jobs: list[Job], results: Results, paths: Paths, at_once: int) -> str:
+def _is_stale(result: Result) -> bool:
+    return STALE.value and numerics.state(result) == numerics.State.STALE
+
+
+def dry_run(
+    jobs: list[Job],
+    results: Results,
+    paths: Paths,
+    at_once: int,
+    is_stale: Callable[[Result], bool] = lambda result: False,
+) -> str:
     """Return a line per job: config, overrides, seed, steps, status, time left."""
     lines: list[str] = []
     left: list[float | None] = []
     counts: collections.Counter[str] = collections.Counter()
     for job in jobs:
-        status = job_status(job, results, paths)
+        status = job_status(job, results, paths, is_stale)
         counts[status.kind] += 1
         parts = [
             f"{job.run.config}.py:{job.run.argument}",

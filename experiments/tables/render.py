@@ -21,12 +21,13 @@ LEGEND = (
     "standard errors over tasks (each task averaged over seeds); in parentheses the "
     "standard deviation of the seeds' means, for two or more seeds. Vs. paper: ours "
     "minus the paper's, with both intervals combined as for independent tasks. Vs. "
-    "vanilla: mean difference on the same tasks ± 1.96 standard errors (each "
-    "task averaged over the seeds that both rows have); in parentheses the standard "
-    "deviation of the seeds' differences. Differences are between runs with equally "
-    'many training steps. "Part of the release": the dataset was prepared from some '
-    "of its classes or images. The rows of a learner show the number of steps that "
-    "most of them have."
+    "vanilla: mean difference on the same tasks and seeds, with its 95 % interval "
+    "over tasks and seeds, as in `mlti_jax.compare`: wide for two seeds, which say "
+    "little about others. For a single seed the interval is over tasks only, so it is "
+    "too small. In parentheses the standard deviation of the seeds' differences. "
+    "Differences are between runs with equally many training steps. "
+    '"Part of the release": the dataset was prepared from some of its classes or '
+    "images. The rows of a learner show the number of steps that most of them have."
 )
 DEFAULT_STEPS = -1  # key for the steps of the config, which differ between rows
 
@@ -73,6 +74,8 @@ class Renderer:
       steps: show only results with this number of training steps; None for the number
         that most rows of a learner have.
       only: words; each must be the beginning of a part of a run's name.
+      mark: returns a mark for the results of a run, which is appended to their number
+        of seeds.
     """
 
     def __init__(
@@ -81,7 +84,9 @@ class Renderer:
         unprepared: Callable[[Run], list[str]],
         steps: int | None = None,
         only: Iterable[str] = (),
+        mark: Callable[[BySeed], str] = lambda found: "",
     ) -> None:
+        self._mark = mark
         self._results, self._unprepared = results, unprepared
         self._steps, self._only = steps, tuple(only)
 
@@ -224,14 +229,14 @@ class Renderer:
             in_parentheses.append(notation.number(difference.deviation))
         if difference.seeds < len(found):
             in_parentheses.append(f"{difference.seeds} of {len(found)} seeds")
-        text = notation.interval(difference.mean, difference.ci95, sign="+")
+        text = notation.interval(difference.mean, difference.ci95_with_seeds, sign="+")
         return f"{text} ({'; '.join(in_parentheses)})" if in_parentheses else text
 
     def _notes(self, run: Run, found: BySeed) -> str:
         """Number of seeds, and deviations from the paper's setup."""
         if not found:
             return ""
-        notes = [pluralize(len(found), "seed")]
+        notes = [f"{pluralize(len(found), 'seed')} {self._mark(found)}".rstrip()]
         result = next(iter(found.values()))
         steps = load_config(run).train.steps
         if result["train_steps"] != steps:

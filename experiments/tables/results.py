@@ -1,8 +1,9 @@
 """Results of runs as small JSON files, one per run: `experiments/results/`.
 
 A file contains the run's `results.json`, and what is needed to reproduce it and to
-compare it with others: command, settings, package versions, checksums of the data and
-training speed. Tables are rendered from these files only.
+compare it with others: command, settings, package versions, checksums of the data,
+training speed, the revision of the code and its numerics (`numerics`). Tables are
+rendered from these files only.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from ml_collections import ConfigDict
 
 import mlti_jax
 from experiments.paper import Run
+from experiments.tables import numerics
 from experiments.tables.jobs import ALBERT_FIELDS, Job, load_config, shell_command
 from mlti_jax._internal.command_line import absolute
 from mlti_jax._internal.progress import say
+from mlti_jax._internal.revision import revision
 from mlti_jax._internal.storage import read_json, write_json
 from mlti_jax.errors import InputError
 from mlti_jax.training import _metrics as metrics
@@ -104,12 +107,34 @@ def record(folder: pathlib.Path, job: Job, workdir: pathlib.Path) -> Result:
             "jaxlib": jaxlib.__version__,
         },
         **_measured(workdir / "metrics.jsonl", result["metric"]),
-        "per_task": per_task,
     }
+    if probe := _probe(recorded, job.name):
+        recorded[numerics.FIELD] = probe
+    recorded["per_task"] = per_task
     path = result_path(folder, job)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, recorded)
     return recorded
+
+
+def _probe(result: Result, name: str) -> numerics.Probe | None:
+    """Return the numerics of the code that a run used; None if that is not known.
+
+    It is the code of this process if both have the same revision.
+    """
+    if numerics.REVISION not in result:  # of an earlier version
+        return None
+    if result[numerics.REVISION] != revision():
+        say(
+            f"{name} is of revision {result[numerics.REVISION]}, and this process of "
+            f"{revision()}: its result has no numerics"
+        )
+        return None
+    try:
+        return numerics.probe(numerics.config_of(result))
+    except Exception as error:  # The result of hours of training must not be lost.
+        say(f"{name} has no numerics: {type(error).__name__}: {error}")
+        return None
 
 
 def _measured(path: pathlib.Path, metric: str) -> dict[str, Any]:

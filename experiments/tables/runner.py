@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import pathlib
 import sys
 import time
@@ -25,6 +26,7 @@ from experiments.tables.results import Result, Results, record
 from experiments.tables.status import (
     DONE,
     NO_DATA,
+    STALE,
     format_left,
     job_status,
     logged_progress,
@@ -33,6 +35,7 @@ from experiments.tables.status import (
 )
 from mlti_jax._internal.locks import is_locked
 from mlti_jax._internal.progress import format_metric, format_seconds, say, stop_signal
+from mlti_jax._internal.revision import revision
 from mlti_jax.errors import InputError, Interrupted
 
 SECONDS_BETWEEN_MESSAGES = 60.0
@@ -92,6 +95,8 @@ class Runner:
       folder: folder in which results are recorded.
       executor: runs them.
       command: returns the command of a job.
+      is_stale: whether a result is to be replaced. The work directory of its run, if it
+        is still there, is kept under another name.
     """
 
     def __init__(
@@ -101,9 +106,12 @@ class Runner:
         folder: pathlib.Path,
         executor: Local | Slurm,
         command: Callable[[Job, Paths], list[str]] = job_command,
+        is_stale: Callable[[Result], bool] = lambda result: False,
     ) -> None:
+        revision()  # of the code that this process has, before files change
         self._jobs, self._paths, self._folder = jobs, paths, folder
         self._executor, self._command = executor, command
+        self._is_stale = is_stale
         self._waiting: list[Job] = []
         self._active: list[_Active] = []
         self._failures: list[Failure] = []
@@ -141,8 +149,11 @@ class Runner:
         without_data: collections.Counter[str] = collections.Counter()
         done = 0
         for job in self._jobs:
-            status = job_status(job, self._results, self._paths)
-            if status.kind == DONE or self._record_finished(job):
+            status = job_status(job, self._results, self._paths, self._is_stale)
+            if status.kind == STALE:
+                self._set_aside(job)
+                self._waiting.append(job)
+            elif status.kind == DONE or self._record_finished(job):
                 done += 1
             elif status.kind == NO_DATA:
                 without_data[", ".join(status.unprepared)] += 1
@@ -155,6 +166,16 @@ class Runner:
             f"run; {self._time_left()} left"
         )
         return without_data
+
+    def _set_aside(self, job: Job) -> None:
+        """Rename the work directory of a run that is run again, if it exists."""
+        work = self._paths.work(job)
+        if not (work / "config.json").exists() or is_locked(work):
+            return
+        names = (work.with_name(f"{work.name}.stale{n}") for n in itertools.count())
+        new = next(path for path in names if not path.exists())
+        work.rename(new)
+        say(f"{job.name} is stale and runs again; its work directory is now {new}")
 
     def _record_finished(self, job: Job) -> bool:
         """Record the result of a job that finished when nobody waited for it.

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from experiments.tables.results import BySeed, Result
+from mlti_jax.api._compare import crossed_interval
 from mlti_jax.training import paired_difference
 from mlti_jax.training._evaluation import mean_and_interval
 
@@ -33,11 +34,14 @@ class Summary:
       mean: mean over tasks and seeds.
       ci95: half-width of the 95 % interval over tasks, each averaged over seeds.
       deviation: standard deviation of the seeds' means; NaN for a single seed.
+      ci95_with_seeds: half-width of the 95 % interval over tasks and seeds, as in
+        `mlti_jax.compare`; that over tasks for a single seed.
     """
 
     mean: float
     ci95: float
     deviation: float
+    ci95_with_seeds: float
 
 
 def _task_mismatch(results: list[Result]) -> str:
@@ -56,7 +60,7 @@ def summarize(by_seed: BySeed) -> Summary | str:
         return f"seeds with {reason}"
     values = np.array([result["per_task"] for result in results])
     mean, ci95 = mean_and_interval(values.mean(axis=0))
-    return Summary(mean, ci95, _deviation(values))
+    return Summary(mean, ci95, _deviation(values), crossed_interval(values)[1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +71,15 @@ class Difference:
       mean: mean over tasks, each averaged over the seeds that both have.
       ci95: half-width of the 95 % interval over tasks.
       deviation: standard deviation of the seeds' differences; NaN for a single seed.
+      ci95_with_seeds: half-width of the 95 % interval over tasks and seeds, as in
+        `mlti_jax.compare`; that over tasks for a single seed.
       seeds: number of seeds that both have.
     """
 
     mean: float
     ci95: float
     deviation: float
+    ci95_with_seeds: float
     seeds: int
 
 
@@ -86,7 +93,8 @@ def compare(by_seed: BySeed, baseline: BySeed) -> Difference | str:
         return reason
     ours, theirs = (np.array([result["per_task"] for result in side]) for side in sides)
     mean, ci95 = paired_difference(ours.mean(axis=0), theirs.mean(axis=0))
-    return Difference(mean, ci95, _deviation(ours - theirs), len(seeds))
+    with_seeds = crossed_interval(ours - theirs)[1]
+    return Difference(mean, ci95, _deviation(ours - theirs), with_seeds, len(seeds))
 
 
 def _deviation(values: np.ndarray) -> float:

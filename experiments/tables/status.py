@@ -6,17 +6,21 @@ import dataclasses
 import functools
 import pathlib
 import statistics
+from collections.abc import Callable
 
 from experiments.paper import Run
 from experiments.tables.formats import pluralize
 from experiments.tables.jobs import Job, Paths, load_config
-from experiments.tables.results import Results
+from experiments.tables.numerics import REVISION
+from experiments.tables.results import Result, Results
 from mlti_jax._internal.progress import format_seconds
 from mlti_jax.data import _prepared as prepared
 from mlti_jax.data._registry import dataset_builder
 from mlti_jax.training import _metrics as metrics
+from mlti_jax.training._workdir import read_result
 
 DONE, INTERRUPTED, MISSING, NO_DATA = "done", "interrupted", "missing", "no data"
+STALE = "stale"
 BUILTIN = "builtin"  # a result's `source`: images that come with the installation
 # Strategies with similar training speed.
 SIMILAR_SPEED = {
@@ -32,7 +36,7 @@ class Status:
     """Status of a job.
 
     Attributes:
-      kind: `DONE`, `INTERRUPTED`, `MISSING` or `NO_DATA`.
+      kind: `DONE`, `STALE`, `INTERRUPTED`, `MISSING` or `NO_DATA`.
       step: completed training steps.
       unprepared: its datasets that are not prepared.
       is_builtin: whether its result is from images that come with the installation.
@@ -53,15 +57,40 @@ class Status:
         return self.kind
 
 
-def job_status(job: Job, results: Results, paths: Paths) -> Status:
-    """Return the status of a job, from its result, work directory and data."""
-    if result := results.get(job):
+def job_status(
+    job: Job,
+    results: Results,
+    paths: Paths,
+    is_stale: Callable[[Result], bool] = lambda result: False,
+) -> Status:
+    """Return the status of a job, from its result, work directory and data.
+
+    Args:
+      job: the job.
+      results: all results.
+      paths: folders of work directories and data.
+      is_stale: whether a result is to be replaced.
+    """
+    result = results.get(job)
+    if result is not None and not is_stale(result):
         return Status(DONE, job.steps, is_builtin=result["source"] == BUILTIN)
     if datasets := unprepared_datasets(job.run, paths.data_dir):
         return Status(NO_DATA, unprepared=tuple(datasets))
+    if result is not None and (paths.workdir is None or is_of(result, paths.work(job))):
+        return Status(STALE)
     if paths.workdir and (paths.work(job) / "config.json").exists():
         return Status(INTERRUPTED, saved_step(paths.work(job)))
     return Status(MISSING)
+
+
+def is_of(result: Result, workdir: pathlib.Path) -> bool:
+    """Whether a result is of the run in a work directory, or that has no run."""
+    if not (workdir / "config.json").exists():
+        return True
+    if not (workdir / "results.json").exists():
+        return False
+    found = read_result(workdir)
+    return all(found.get(name) == result.get(name) for name in (REVISION, "mean"))
 
 
 def unprepared_datasets(run: Run, data_dir: pathlib.Path | None) -> list[str]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
-import pathlib
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
+from mlti_jax._internal.revision import revision
 from mlti_jax._version import __version__
 from mlti_jax.strategies._registry import parse
 from mlti_jax.training._config import base_config, flat_fields
@@ -34,8 +33,8 @@ _CHOSEN = (
 def versions() -> dict[str, str]:
     """Return versions by name, with the platform and the devices."""
     found = {__name__.partition(".")[0]: __version__}
-    if revision := _git_revision(pathlib.Path(__file__).parents[1]):
-        found["git revision"] = revision
+    if (code := revision()) is not None:
+        found["git revision"] = code
     for library in _LIBRARIES:
         try:
             found[library] = importlib.metadata.version(library)
@@ -48,32 +47,6 @@ def versions() -> dict[str, str]:
         "platform": platform.platform(),
         "devices": f"{len(devices)} x {devices[0].device_kind}",
     }
-
-
-def _git_revision(package: pathlib.Path) -> str | None:
-    """Return the revision of the checkout that has a package; None if in none.
-
-    An installed package may be inside of another project's checkout, which does not
-    track its files.
-    """
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(package), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-        return done.stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", "__init__.py")
-        revision = git("rev-parse", "--short=12", "HEAD")
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return f"{revision}, with local changes" if changed else revision
 
 
 def command() -> str | None:

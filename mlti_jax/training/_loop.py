@@ -29,6 +29,7 @@ from mlti_jax._internal.progress import (
     silence,
     stop_signal,
 )
+from mlti_jax._internal.revision import revision
 from mlti_jax._internal.storage import make_folder, write_json
 from mlti_jax.data._pools import Pool
 from mlti_jax.errors import InputError, Interrupted
@@ -151,7 +152,9 @@ def _run_or_skip(
             from_first(take_over, trained, workdir, config)
         devices = max(1, len(experiment.plan.devices))
         from_first(note_layout, workdir, number_of_processes(), devices)
+        code = from_first(revision)  # before training: files may change meanwhile
         result, variables = _train_and_test(experiment, workdir, stopped, check_lock)
+        result["revision"] = code
         check_lock()
         from_first(lambda: write_json(workdir / RESULT, result, seal=True))
         if number := stopped():

@@ -33,7 +33,7 @@ _TEST_FIELDS = (
     "data.checksums.test",
 )
 # Fields of datasets that earlier versions did not have.
-_DATA_FIELDS = ("dataset.missing_classes", "dataset.min_images")
+_DATA_FIELDS = ("dataset.missing_classes", "dataset.min_images", "dataset.draw")
 # Inside of `checkpoints`: the processes and devices that have written them.
 _LAYOUT = "layout.json"
 # Fields of a result that programs read, with their types.

@@ -59,6 +59,19 @@ def test_differences_by_hand(tmp_path):
     assert cell == f"{gap.mean():+.2f} ± {half:.2f} ({spread:.2f})"
 
 
+def test_deviations_over_seeds_by_hand(tmp_path):
+    means = {"maml": ((0.5, 0.5, 0.5), (0.6, 0.54, 0.5)), "protonet": ((0.7,) * 3,) * 2}
+    for learner, of_seeds in means.items():
+        for seed, of_variants in enumerate(of_seeds):
+            training = averaging.Training("nci", learner, "mlti", seed)
+            record(tmp_path, training, [[m - 0.1, m + 0.1] for m in of_variants])
+    single = averaging.Training("huffpost", "maml", "mlti", 0)
+    record(tmp_path, single, [[0.5, 0.6]] * 3)  # one seed has no deviation
+    section = averaging.seeds_section(averaging.read_results(tmp_path))
+    # Two values at distance d have the variance d^2 / 2: .005, .0008; half of them.
+    assert section.lines == (("NCI", "2", "5.00", "2.00", "0.00"),)
+
+
 def test_trainings_and_their_commands():
     every = averaging.trainings([])
     assert len(every) == len(set(every)) == 6 * 2 * 2 * 3

@@ -1,9 +1,9 @@
 """Shared code of NCI and Metabolism (App. D.1): assays of molecules.
 
-An assay labels molecules as active or inactive. The records hold every molecule; the
-paper's sample of 1,000 molecules is drawn on loading. Assays share molecules: many
-meta-test molecules also occur in the meta-training sets, with labels of related
-assays. Two splits are available:
+An assay labels molecules as active or inactive. The records hold every molecule, those
+of a class in the order of the release; the paper's sample of 1,000 molecules is drawn
+on loading. Assays share molecules: many meta-test molecules also occur in the
+meta-training sets, with labels of related assays. Two splits are available:
 
 - `paper` samples as the paper does;
 - `disjoint` draws the same test sets, so results can be paired, then draws the
@@ -33,6 +33,7 @@ from mlti_jax.errors import InputError
 
 CLASSES = ("inactive", "active")
 SPLITS = ("paper", "disjoint")
+DRAWS = ("random", "first")
 MAX_SKIPPED_SHARE = 0.05
 MIN_PER_CLASS = 20  # molecules of a training assay in the split `disjoint`
 
@@ -139,6 +140,7 @@ def load_assays(
     molecules_per_assay: int | None,
     fingerprint: str,
     seed: int,
+    draw: str = "random",
 ) -> Splits:
     """Load a prepared dataset of assays.
 
@@ -151,10 +153,14 @@ def load_assays(
       molecules_per_assay: number of molecules drawn from each assay; None for all.
       fingerprint: `morgan` or `path`.
       seed: seed of the draw.
+      draw: `random`, or `first`: the first molecules of each class for training, in the
+        order of the release, and all molecules for testing.
 
     Raises:
       InputError: if an option is invalid or the dataset is not prepared.
     """
+    if draw not in DRAWS:
+        raise unknown_name("draw of molecules", draw, DRAWS)
     if split not in SPLITS:
         raise unknown_name("split of molecules", split, SPLITS)
     if fingerprint not in FINGERPRINTS:
@@ -165,13 +171,26 @@ def load_assays(
     if molecules_per_assay is not None:
         check_range("molecules_per_assay", molecules_per_assay, 10**6, smallest=2)
     assays = found.info.features["assay"].names
-    draw_split = functools.partial(
-        draw_assays, found, size=molecules_per_assay, balanced=balanced, seed=seed
-    )
+    first = draw == "first"
     fields = ("smiles", fingerprint, "label", "assay")
-    test = prepared.read(found, "test", fields, draw_split("test"))
+    of_test = draw_assays(
+        found,
+        "test",
+        size=None if first else molecules_per_assay,
+        balanced=balanced and not first,
+        seed=seed,
+    )
+    test = prepared.read(found, "test", fields, of_test)
     excluded = set(test["smiles"].tolist()) if split == "disjoint" else None
-    rows = draw_split("train", assays=train_classes, excluded=excluded)
+    rows = draw_assays(
+        found,
+        "train",
+        assays=train_classes,
+        size=molecules_per_assay,
+        balanced=balanced,
+        seed=None if first else seed,
+        excluded=excluded,
+    )
     train = prepared.read(found, "train", fields, rows)
 
     def pool(columns: dict[str, np.ndarray]) -> DomainPool:
@@ -186,8 +205,11 @@ def load_assays(
 
     train_pool = pool(train)
     limit = "all" if molecules_per_assay is None else f"at most {molecules_per_assay:,}"
+    of_assay = "molecules per assay"
+    if first:
+        of_assay = "molecules per training assay, the first of each class in file order"
     note = (
-        f"{name}, {limit} molecules per assay, {fingerprint} fingerprints, split"
+        f"{name}, {limit} {of_assay}, {fingerprint} fingerprints, split"
         f" {split}: {_overlap(train, test, assays)}"
     )
     dropped = set(assays[:train_classes]) - set(train_pool.domains)
@@ -214,7 +236,7 @@ def draw_assays(
     assays: int | None = None,
     size: int | None,
     balanced: bool,
-    seed: int,
+    seed: int | None,
     excluded: set[str] | None = None,
 ) -> np.ndarray:
     """Draw a sample from each assay of a prepared dataset.
@@ -227,7 +249,7 @@ def draw_assays(
       assays: number of assays, the first of the split; None for all.
       size: see `draw`.
       balanced: see `draw`.
-      seed: seed of the draw.
+      seed: seed of the draw; None for the first molecules of each class.
       excluded: SMILES that must not be drawn.
 
     Returns:
@@ -248,14 +270,24 @@ def draw_assays(
             label, rows = label[kept], rows[kept]
             if np.bincount(label, minlength=len(CLASSES)).min() < MIN_PER_CLASS:
                 continue
-        rng = np.random.default_rng([seed, feature.str2int(assay)])
-        drawn.append(rows[draw(label, size, balanced, rng)])
+        if seed is None:
+            drawn.append(rows[first_of_each_class(label, size)])
+        else:
+            rng = np.random.default_rng([seed, feature.str2int(assay)])
+            drawn.append(rows[draw(label, size, balanced, rng)])
     if not drawn:
         raise InputError(
             f"no assay of {found.name} has {MIN_PER_CLASS} molecules of each class"
             " outside the test sets; use split='paper' or more training assays"
         )
     return np.concatenate(drawn)
+
+
+def first_of_each_class(label: np.ndarray, size: int | None) -> np.ndarray:
+    """Return the first `size // 2` indices of each class, sorted; all if it is None."""
+    each = None if size is None else size // len(CLASSES)
+    by_class = [np.flatnonzero(label == c)[:each] for c in range(len(CLASSES))]
+    return np.sort(np.concatenate(by_class))
 
 
 def draw(

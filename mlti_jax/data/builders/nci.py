@@ -120,6 +120,7 @@ def load(
     molecules_per_assay: int | None = 1000,
     fingerprint: str = "morgan",
     seed: int = 0,
+    draw: str = "random",
 ) -> Splits:
     """Load NCI from prepared records.
 
@@ -130,6 +131,9 @@ def load(
       molecules_per_assay: number of molecules drawn from each assay; None for all.
       fingerprint: `morgan` (radius 2) or `path` (RDKit's path fingerprint).
       seed: seed of the draw.
+      draw: `random`, or `first`: train with the first molecules of each class, half of
+        `molecules_per_assay` each, in the order of the release, and test with all
+        molecules, as the released code does.
 
     Returns:
       Domains are assays, classes are `inactive` and `active`; inputs bool `[M, 1024]`.
@@ -146,4 +150,5 @@ def load(
         molecules_per_assay=molecules_per_assay,
         fingerprint=fingerprint,
         seed=seed,
+        draw=draw,
     )

@@ -8,6 +8,7 @@ from mlti_jax.data import _prepared as prepared
 from mlti_jax.data.builders import _molecules as molecules
 from mlti_jax.data.builders import nci
 from mlti_jax.errors import InputError
+from tests.support.fingerprints import morgan_bits
 from tests.support.raw_files import prepare
 from tests.support.releases import NCI_ASSAYS, chains, write_nci
 
@@ -36,6 +37,46 @@ def test_draws_depend_on_seed_and_assay(nci_ready):
     np.testing.assert_array_equal(fewer.test.x, first.test.x)
     # Not balanced: the number of active molecules varies between assays.
     assert len(set(first.train.count[:, 1].tolist())) > 1
+
+
+@pytest.mark.parametrize("size", [40, 80, None])
+def test_first_molecules_of_each_class_and_all_at_test(nci_ready, size):
+    splits = data.load(
+        "nci", data_dir=nci_ready, draw="first", molecules_per_assay=size, seed=3
+    )
+    for pool, assays, number in (
+        (splits.train, nci._TRAIN, size),
+        (splits.test, nci._TEST, None),
+    ):
+        each = None if number is None else number // 2
+        expected = []
+        for assay in assays:
+            raw = chains(NCI_ASSAYS.index(assay))  # the file; every third is active
+            expected += [s for i, s in enumerate(raw) if i % 3][:each]
+            expected += [s for i, s in enumerate(raw) if i % 3 == 0][:each]
+        bits = np.stack([morgan_bits(smiles) for smiles in expected])
+        np.testing.assert_array_equal(np.asarray(pool.x), bits)
+    active, inactive = (34, 66) if size is None else (min(34, size // 2), size // 2)
+    assert splits.train.count.tolist() == [[inactive, active]] * 6
+    assert splits.test.count.tolist() == [[66, 34]] * 3
+    assert "the first of each class in file order" in splits.note
+
+
+def test_first_molecules_of_the_disjoint_split(nci_ready):
+    splits = data.load(
+        "nci",
+        data_dir=nci_ready,
+        draw="first",
+        split="disjoint",
+        molecules_per_assay=40,
+    )
+    test = {s for a in nci._TEST for s in chains(NCI_ASSAYS.index(a))}
+    rows = np.asarray(splits.train.x)
+    for number, assay in enumerate(splits.train.domains):
+        raw = list(enumerate(chains(NCI_ASSAYS.index(assay))))
+        expected = [s for i, s in raw if i % 3 and s not in test][:20]
+        got = rows[np.asarray(splits.train.index[number, 0, :20])]
+        np.testing.assert_array_equal(got, [morgan_bits(s) for s in expected])
 
 
 def test_disjoint_split_shares_no_molecules(nci_ready):
@@ -85,6 +126,7 @@ def test_disjoint_split_drops_small_assays(nci_ready, monkeypatch):
         ({"fingerprint": "maccs"}, "unknown fingerprint 'maccs'"),
         ({"train_classes": 7}, "train_classes is 7; expected .* from 1 to 6"),
         ({"molecules_per_assay": 1}, "molecules_per_assay is 1"),
+        ({"draw": "last"}, "unknown draw of molecules 'last'"),
     ],
 )
 def test_bad_options(nci_ready, options, message):

@@ -59,6 +59,6 @@ def test_panels_and_figure(tmp_path):
     found = curves.panels(results, "mini_imagenet")
     assert [panel.title for panel in found] == ["ProtoNet, 1-shot", "ProtoNet, 5-shot"]
     assert [list(runs) for runs in found.values()] == [["vanilla", "mlti"], ["vanilla"]]
-    (path,) = curves.draw_all(results, tmp_path / "figures")
+    (path,) = curves.draw_all(results, tmp_path)
     assert path.name == "curves_mini_imagenet.png"
     assert_drawn(path)

@@ -13,8 +13,8 @@ import pytest
 
 from experiments.paper import TABLES
 from experiments.sweeps.executors import Local
+from experiments.tables import numerics, runner
 from experiments.tables import results as table_results
-from experiments.tables import runner
 from experiments.tables.formats import markdown
 from experiments.tables.jobs import Paths, make_jobs, matches
 from experiments.tables.launch import dry_run
@@ -23,6 +23,7 @@ from experiments.tables.results import Results, record, result_path
 from experiments.tables.runner import Runner, Stopped, job_command
 from experiments.tables.status import format_left, job_status, seconds_left
 from mlti_jax._internal.locks import locked
+from mlti_jax._internal.revision import revision
 from mlti_jax.errors import InputError
 from tests.support import table_files
 from tests.support.table_files import write_run, write_start
@@ -350,6 +351,8 @@ def test_run_record_and_render(paths, folder, monkeypatch):
     assert result["train_seconds"] > 0
     assert "steps_per_second" not in result  # all steps include compilation
     assert set(result["checksums"]) == {"train", "validation", "test"}
+    assert result["revision"] == revision()
+    assert numerics.state(result) == numerics.State.CURRENT
     report = Renderer(Results(folder), lambda run: []).report(TABLES["overall_ls"])
     lines = markdown([report], LEGEND).splitlines()
     line = next(line for line in lines if "70.14 ± 0.92" in line)

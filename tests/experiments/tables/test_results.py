@@ -146,7 +146,8 @@ def test_means_and_differences_worked_by_hand(keep):
     assert line[3:] == [
         "75.00 ± 5.66 (7.07)",
         "+14.72 ± 5.75",
-        "+12.50 ± 4.90 (3.54)",  # seeds .15 and .10
+        # Seeds .15 and .10: 12.706 * .0354 / sqrt(2) = .3177, with .0490 .3214.
+        "+12.50 ± 32.14 (3.54)",
         "2 seeds",
     ]
     assert "### Metabolism (5-shot)" in text

@@ -38,6 +38,7 @@ def cli(monkeypatch, capsys, tmp_path):
         (["--table=overall_ls", "--only=mamml"], "no run matches.*mamml"),
         (["--table=overall_ls", "--seeds=3"], "--seeds requires --run or --dry_run"),
         (["--table=overall_ls", "--albert=A"], "--albert requires --run"),
+        (["--table=overall_ls", "--stale"], "--stale requires --run or --dry_run"),
         (["--table=overall_ls", "--dry_run", "--albert=/no"], "--albert=/no is not a "),
         (["--table=overall_ls", "--results=/no"], "--results=/no is not a folder"),
         (["--list", "--results=/no"], "--results=/no is not a folder of results"),
