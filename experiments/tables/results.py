@@ -153,14 +153,14 @@ def _measured(path: pathlib.Path, metric: str) -> dict[str, Any]:
     return {**speed, **({"curves": curves} if curves else {})}
 
 
-def _curve(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return at most `CURVE_POINTS` points `(step, value)`, means of neighbors."""
+def _curve(points: list[tuple[int, float]]) -> list[list[float]]:
+    """Return at most `CURVE_POINTS` points `[step, value]`, means of neighbors."""
     width = -(-len(points) // CURVE_POINTS)
     return [
-        (
+        [
             points[min(start + width, len(points)) - 1][0],
             round(statistics.mean(v for _, v in points[start : start + width]), 4),
-        )
+        ]
         for start in range(0, len(points), width or 1)
     ]
 

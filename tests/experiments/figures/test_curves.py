@@ -32,7 +32,7 @@ def record_run(tmp_path, strategy, shots, train, validation=()):
 
 
 def test_short_curves_are_recorded_as_they_are(tmp_path):
-    train, validation = [(100, 0.25), (200, 0.5), (300, 0.75)], [(300, 0.4)]
+    train, validation = [[100, 0.25], [200, 0.5], [300, 0.75]], [[300, 0.4]]
     found = record_run(tmp_path, "mlti", 1, train, validation)
     assert found["curves"] == {"train": train, "validation": validation}
 
@@ -43,8 +43,8 @@ def test_long_curves_are_means_of_neighbors(tmp_path):
     points = [(step + 1, value) for step, value in enumerate(values)]
     found = record_run(tmp_path, "mlti", 1, points)["curves"]["train"]
     assert len(found) <= CURVE_POINTS
-    assert found[0] == (3, pytest.approx(values[:3].mean(), abs=1e-4))
-    assert found[1] == (6, pytest.approx(values[3:6].mean(), abs=1e-4))
+    assert found[0] == [3, pytest.approx(values[:3].mean(), abs=1e-4)]
+    assert found[1] == [6, pytest.approx(values[3:6].mean(), abs=1e-4)]
     assert found[-1][0] == number
     rest = number % 3 or 3
     assert found[-1][1] == pytest.approx(values[-rest:].mean(), abs=1e-4)

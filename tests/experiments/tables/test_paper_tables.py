@@ -153,7 +153,7 @@ def test_commands_produce_the_configs(monkeypatch):
 
     monkeypatch.setattr(run, "build", build)
     monkeypatch.setattr(run.report, "write_run", lambda *arguments: None)
-    monkeypatch.setattr(run, "train_and_evaluate", lambda experiment, workdir: {})
+    monkeypatch.setattr(run, "train_and_evaluate", lambda *arguments: {})
     monkeypatch.setattr(run, "summary", lambda result: "")
     monkeypatch.setattr(run.parallel, "use_all_cores", lambda: None)
     for each in kinds.values():
