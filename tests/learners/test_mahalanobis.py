@@ -74,9 +74,7 @@ def test_a_weight_of_two_has_the_prototype_of_two_copies():
     x, labels, queries = support_and_queries(5)
     twice = np.append(np.arange(10), 0)
     copies = Batch(jnp.asarray(x[twice]), jnp.eye(3)[labels[twice]])
-    weighted = Batch(
-        jnp.asarray(x), jnp.eye(3)[labels], jnp.ones(10).at[0].set(2.0)
-    )
+    weighted = Batch(jnp.asarray(x), jnp.eye(3)[labels], jnp.ones(10).at[0].set(2.0))
     np.testing.assert_allclose(
         mahalanobis(queries, weighted), mahalanobis(queries, copies), rtol=1e-4
     )
