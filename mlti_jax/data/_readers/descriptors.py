@@ -116,12 +116,12 @@ class Ranks(NamedTuple):
     @classmethod
     def of(cls, values: np.ndarray) -> Ranks:
         """Return the transform to ranks among `values [M, D]`; NaN does not count."""
-        order = np.linspace(0, 1, _KNOTS)
+        order = (np.arange(_KNOTS) + 0.5) / _KNOTS
         knots = np.zeros((values.shape[1], _KNOTS), np.float32)
         for column, row in zip(values.T, knots, strict=True):
             known = np.sort(column[~np.isnan(column)])
             if len(known):
-                row[:] = known[np.rint(order * (len(known) - 1)).astype(int)]
+                row[:] = known[(order * len(known)).astype(int)]
         return cls(knots)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
