@@ -279,10 +279,11 @@ def report(
         lines = {}
         for name, by_size in compared.items():
             found = [scores.difference(mine[s], by_size.get(s, {})) for s in sizes]
-            lines[f"minus {name}"] = [
+            numbers = sorted({number for _, _, number in found})
+            common = " to ".join(map(str, numbers[:1] + numbers[1:][-1:]))
+            lines[f"minus {name} ({common} assays)"] = [
                 scores.cell(mean, half, signed=True) for mean, half, _ in found
             ]
-            lines[f"  assays, {name}"] = [str(number) for _, _, number in found]
         tables.append(scores.table(f"delta-AUPRC of {first}", sizes, lines))
     intervals = "± is half of a 95 % interval over assays; a value is a mean over draws"
     return "\n\n".join([*tables, intervals])
