@@ -43,13 +43,19 @@ from mlti_jax._internal.storage import read_json, write_json
 from mlti_jax.data import DomainPool
 from mlti_jax.errors import InputError
 
+_SIZES = "16,32,64,128"  # of FS-Mol's figures
+_MAX_DRAWS = 1000
+
 flags.declare_key_flag("data_dir")
 # Other commands define flags with some of these names.
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Work directory of a finished run.", allow_override=True
 )
-SUPPORT = flags.DEFINE_list(
-    "support", ["16", "32", "64", "128"], "Support sizes.", allow_override=True
+SUPPORT = flags.DEFINE_string(
+    "support",
+    None,
+    f"Numbers of support molecules; default {_SIZES}.",
+    allow_override=True,
 )
 DRAWS = flags.DEFINE_integer("draws", 10, "Support sets per assay and size.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the draws.", allow_override=True)
@@ -66,7 +72,6 @@ OUTPUT = flags.DEFINE_string(
     "output", None, "JSON file for all values.", allow_override=True
 )
 
-_MAX_DRAWS = 1000
 # delta-AUPRC by support size and assay, mean over the draws
 ByAssay = dict[int, dict[str, float]]
 
@@ -124,14 +129,15 @@ def main() -> None:
 
 def _sizes() -> tuple[int, ...]:
     """Return the support sizes in increasing order."""
+    text = SUPPORT.value or _SIZES
     try:
-        sizes = tuple(sorted({int(size) for size in SUPPORT.value}))
+        sizes = tuple(sorted({int(size) for size in text.split(",")}))
     except ValueError:
         sizes = ()
     if not sizes or sizes[0] < 2:
         raise InputError(
-            f"--support is {','.join(SUPPORT.value)!r}; expected numbers of molecules"
-            " of 2 or more, such as 16,32,64,128"
+            f"--support is {text!r}; expected numbers of molecules"
+            f" of 2 or more, such as {_SIZES}"
         )
     return sizes
 

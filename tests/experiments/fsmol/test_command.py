@@ -72,7 +72,7 @@ def test_a_finished_run(runs, data_dir, tmp_path, capsys):
         "TASK_ID,fraction_positive_test,16_train,32_train\n"
         "CHEMBL837,0.33,0.4+/-0.0,0.5+/-0.1\nCHEMBL830,0.33,0.5+/-0.1,0.6+/-0.1\n"
     )
-    options = {"data_dir": data_dir, "support": ["32", "16"], "draws": 3}
+    options = {"data_dir": data_dir, "support": "32,16", "draws": 3}
     evaluate(
         workdir=str(runs["protonet"]),
         baselines=str(baselines),
@@ -141,7 +141,7 @@ def test_without_a_run(data_dir, tmp_path, capsys):
     evaluate(
         data_dir=data_dir,
         classical=["random_forest"],
-        support=["16"],
+        support="16",
         draws=1,
         output=str(tmp_path / "forest.json"),
     )
@@ -165,8 +165,8 @@ def test_without_a_run(data_dir, tmp_path, capsys):
         ({"workdir": "/nowhere"}, "--workdir=/nowhere does not exist"),
         ({"classical": ["forest"], "output": "x.json"}, "unknown classical method"),
         ({"classical": ["random_forest"]}, "--output is missing"),
-        ({"workdir": ".", "support": ["1"]}, "--support is '1'; expected numbers"),
-        ({"workdir": ".", "support": ["a"]}, "--support is 'a'; expected numbers"),
+        ({"workdir": ".", "support": "1"}, "--support is '1'; expected numbers"),
+        ({"workdir": ".", "support": "a"}, "--support is 'a'; expected numbers"),
         ({"workdir": ".", "draws": 0}, "--draws is 0; expected an integer from 1"),
         ({"workdir": ".", "baselines": "/nowhere"}, "--baselines=/nowhere has no"),
         ({"workdir": "."}, "has no config.json"),
