@@ -59,7 +59,9 @@ def method_of_run(
         # in every task, unless noise is added to them.
         shared=learner.norm == "running" and strategy.perturb is None,
     )
-    x = program.features(variables, pool.x) if program.shared else pool.x
+    x = jax.tree.map(jnp.asarray, pool.x)  # The pool may be on the host.
+    if program.shared:
+        x = program.features(variables, x)
     key = jax.random.key(seed)
 
     def adapt(draws: Sequence[Draw]) -> Iterator[tuple[Draw, np.ndarray]]:
