@@ -304,6 +304,7 @@ def _kind(config: ConfigDict) -> str:
         "rainbow_mnist": "image_domains",
         "nci": "vector_domains",
         "metabolism": "vector_domains",
+        "fsmol": "vector_domains",
         "pose": "image_objects",
         "tabula_muris": "vector_classes",
         "huffpost": "text_classes",

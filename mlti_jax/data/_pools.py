@@ -31,6 +31,7 @@ import numpy as np
 from mlti_jax.data._records import Records
 from mlti_jax.data._user_arrays import (
     as_ids,
+    as_rows,
     check_magnitude,
     check_samples,
     check_values,
@@ -65,6 +66,7 @@ class DomainPool:
         domain: np.ndarray,
         label: np.ndarray,
         *,
+        row: np.ndarray | None = None,
         domains: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
     ) -> DomainPool:
@@ -74,6 +76,9 @@ class DomainPool:
           x: samples, every leaf `[M, ...]`.
           domain: `[M]`, the domain of each sample: integers or names.
           label: `[M]`, the class of each sample: integers or names.
+          row: `[N]`, for samples that occur in several domains: the row of x that each
+            of the N entries of `domain` and `label` is about. None: entry i is about
+            row i.
           domains: names of all domains; `domain` then holds names or positions in
             this list. None: the sorted distinct values of `domain`.
           classes: the same for `label`. Required if a pool may lack a class of another
@@ -82,11 +87,14 @@ class DomainPool:
         Raises:
           InputError: if an array has the wrong shape, dtype or values.
         """
-        size = check_samples(x)
+        samples = check_samples(x)
+        size = samples if row is None else len(row)
         domain, domains = as_ids("domain", domain, domains, size)
         label, classes = as_ids("label", label, classes, size)
         group = domain * len(classes) + label
         index, count = group_rows(group, len(domains) * len(classes))
+        if row is not None:
+            index = as_rows(row, samples)[index]
         shape = (len(domains), len(classes))
         index, count = index.reshape(*shape, -1), count.reshape(shape)
         return cls(_store(x), jnp.asarray(index), jnp.asarray(count), domains, classes)

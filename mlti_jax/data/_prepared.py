@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -252,6 +252,40 @@ def read(
             prepared.name, folder.parent.parent, folder, _first_line(error)
         ) from error
     return columns
+
+
+def read_each(
+    prepared: DatasetBuilder,
+    split: str,
+    fields: Iterable[str],
+    rows: Sequence[int] | np.ndarray,
+) -> Iterator[dict[str, Any]]:
+    """Yield records one by one; unlike with `read`, arrays may differ in length.
+
+    Args:
+      prepared: from `open_prepared`.
+      split: name of the split.
+      fields: names of the features to read.
+      rows: indices of the records.
+
+    Raises:
+      InputError: if the records can't be read.
+    """
+    tfds = require("tensorflow_datasets", "data")
+    features = prepared.info.features
+    wanted = tfds.features.FeaturesDict({name: features[name] for name in fields})
+    try:
+        source = prepared.as_data_source(split).data_source
+        for row in rows:
+            (record,) = source.__getitems__([int(row)])
+            yield wanted.deserialize_example_np(record)
+    except MemoryError:
+        raise
+    except Exception as error:  # TFDS and array_record raise many types of errors.
+        folder = pathlib.Path(prepared.data_path)
+        raise _damaged(
+            prepared.name, folder.parent.parent, folder, _first_line(error)
+        ) from error
 
 
 def samples(

@@ -39,6 +39,7 @@ DATASETS = {
     "dermnet": "mlti_jax.data.builders.dermnet",
     "tabula_muris": "mlti_jax.data.builders.tabula_muris",
     "huffpost": "mlti_jax.data.builders.huffpost",
+    "fsmol": "mlti_jax.data.builders.fsmol",
     "own_data": "mlti_jax.data._own.dataset",
 }
 

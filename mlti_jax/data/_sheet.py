@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 ROWS, COLUMNS = 10, 10
+MAX_BARS = 200  # groups with a bar and a name
+_SAMPLES_PER_PASS = 4096
 COLORS = {"train": "#2471a3", "validation": "#b7950b", "test": "#c0392b"}
 
 
@@ -91,15 +93,13 @@ def _vectors(pools: dict[str, Pool]) -> Figure:
     """Plot how many features of a sample are nonzero, and the sizes of the groups."""
     fig = new_figure(8.4, 3.4, layout="constrained")
     left, right = fig.subplots(1, 2)
-    nonzero = {
-        split: np.count_nonzero(np.asarray(pool.x), axis=1)
-        for split, pool in pools.items()
-    }
+    nonzero = {split: _nonzero(pool.x) for split, pool in pools.items()}
     largest = max(values.max() for values in nonzero.values())
     # Bin widths are integers, so each bin covers equally many values.
     bins = np.arange(0, largest + 2, max(1, largest // 40)) - 0.5
     ticks: list[int] = []
     names: list[str] = []
+    many = any(len(pool.count) > MAX_BARS for pool in pools.values())
     for split, pool in pools.items():
         color = COLORS[split]
         left.hist(
@@ -113,16 +113,30 @@ def _vectors(pools: dict[str, Pool]) -> Figure:
         )
         sizes = np.asarray(pool.count).reshape(len(pool.count), -1).sum(axis=1)
         places = (ticks[-1] + 2 if ticks else 0) + np.arange(len(sizes))
-        right.bar(places, sizes, color=color)
+        if many:
+            right.step(places, np.sort(sizes)[::-1], color=color)
+        else:
+            right.bar(places, sizes, color=color)
         ticks += places.tolist()
         names += pool.classes if isinstance(pool, ClassPool) else pool.domains
     features = next(iter(pools.values())).x.shape[1]
     left.set_xlabel(f"nonzero features per sample, of {features:,}", fontsize=8)
     left.set_ylabel("density", fontsize=8)
     right.set_ylabel("samples", fontsize=8)
-    small = 7 if len(names) <= 20 else 3.5
-    right.set_xticks(ticks, map(_short, names), rotation=90, fontsize=small)
+    if many:
+        right.set_yscale("log")
+        right.set_xlabel("groups, from the largest to the smallest", fontsize=8)
+    else:
+        small = 7 if len(names) <= 20 else 3.5
+        right.set_xticks(ticks, map(_short, names), rotation=90, fontsize=small)
     left.legend(fontsize=7, frameon=False)
     left.tick_params(labelsize=7)
     right.tick_params(axis="y", labelsize=7)
     return fig
+
+
+def _nonzero(x: np.ndarray) -> np.ndarray:
+    """Count the features of each sample that are not 0, without a copy of all of x."""
+    starts = range(0, len(x), _SAMPLES_PER_PASS)
+    parts = [np.asarray(x[start : start + _SAMPLES_PER_PASS]) for start in starts]
+    return np.concatenate([np.count_nonzero(part, axis=1) for part in parts])

@@ -12,6 +12,7 @@ from mlti_jax.data._own.inputs import Inputs
 from mlti_jax.data._pools import ClassPool, DomainPool, Pool
 
 MAX_COLUMNS = 12  # a table with more classes shows totals per domain only
+MAX_LINES = 100  # of a table; more domains are summarized
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +116,8 @@ def _size(pool: Pool) -> str:
 
 def _table(pool: Pool) -> list[str]:
     """Format counts with one domain per line, or several classes per line."""
+    if isinstance(pool, DomainPool) and len(pool.domains) > MAX_LINES:
+        return _summary(pool)
     if isinstance(pool, DomainPool) and len(pool.classes) <= MAX_COLUMNS:
         width = max(len(name) for name in ("", *pool.domains))
         widths = [max(9, len(name)) for name in pool.classes]
@@ -134,4 +137,17 @@ def _table(pool: Pool) -> list[str]:
     return [
         "  " + "".join(f"{cell:{width}}" for cell in cells[i : i + columns]).rstrip()
         for i in range(0, len(cells), columns)
+    ]
+
+
+def _summary(pool: DomainPool) -> list[str]:
+    """Format the range of the counts over many domains."""
+    names = [*pool.classes, "all classes"] if len(pool.classes) <= MAX_COLUMNS else []
+    count = np.asarray(pool.count)
+    columns = [*count.T, count.sum(axis=1)] if names else [count.sum(axis=1)]
+    width = max(map(len, names), default=0)
+    return [
+        f"  {name:{width}} per domain: {column.min():,} to {column.max():,},"
+        f" median {int(np.median(column)):,}"
+        for name, column in zip(names or [""], columns, strict=True)
     ]

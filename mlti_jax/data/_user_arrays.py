@@ -189,6 +189,23 @@ def as_ids(
     return ids, names
 
 
+def as_rows(row: Any, size: int) -> np.ndarray:
+    """Check positions in an array of `size` samples; return them as int32 `[N]`."""
+    row = as_numpy("row", row)
+    if row.ndim != 1 or row.dtype.kind not in "ui":
+        raise InputError(
+            f"row has shape {list(row.shape)} and dtype {row.dtype}; expected integers"
+            " [N]"
+        )
+    wrong = (row < 0) | (row >= size)
+    if wrong.any():
+        entry = int(np.argmax(wrong))
+        raise InputError(
+            f"row {entry} is {row[entry]}; expected 0 to {size - 1}, a position in x"
+        )
+    return row.astype(np.int32)
+
+
 def group_rows(group: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
     """List the rows of each group: index `[number, K]`, padded, count `[number]`."""
     count = np.bincount(group, minlength=number)

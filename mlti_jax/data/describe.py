@@ -47,6 +47,13 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
     Raises:
       InputError: if the dataset is unknown or not prepared.
     """
+    return _describe(name, data_dir)[0]
+
+
+def _describe(
+    name: str, data_dir: str | os.PathLike[str] | None
+) -> tuple[str, Splits | None]:
+    """Return the description, and the dataset unless it is too large to load."""
     lines = []
     builder = dataset_builder(name, data_dir)
     if builder.is_prepared():
@@ -62,11 +69,11 @@ def describe(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
         lines += prepared.findings(builder)
         if info.dataset_size > _LARGE:
             lines.append("too large to load for this description")
-            return "\n".join(lines)
+            return "\n".join(lines), None
     splits = _load(name, data_dir)
     lines.append(f"As loaded by default: {splits.note}")
     lines += pool_lines(splits, missing="none in the paper")
-    return "\n".join(lines)
+    return "\n".join(lines), splits
 
 
 def _load(name: str, data_dir: str | os.PathLike[str] | None) -> Splits:
@@ -100,11 +107,12 @@ def main() -> None:
     logging.set_verbosity(logging.ERROR)  # TFDS warns about missing records.
     name = chosen_dataset()
     data_dir = command_line.DATA_DIR.value
-    print(describe(name, data_dir))
+    text, splits = _describe(name, data_dir)
+    print(text)
     default = resolve_data_dir(data_dir) / name / f"{name}.png"
     path = pathlib.Path(_PICTURE.value or default)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_sheet(_load(name, data_dir), path)
+    save_sheet(splits or _load(name, data_dir), path)
     print(f"plot: {path}")
 
 

@@ -28,6 +28,7 @@ from mlti_jax.learners._base import (
     run_task,
 )
 from mlti_jax.learners._full_context import FullContext
+from mlti_jax.learners._mahalanobis import nearest_gaussian
 from mlti_jax.learners._objectives import CLASSIFICATION, Objective
 from mlti_jax.types import Array, Batch, PyTree, Task
 
@@ -246,7 +247,9 @@ def protonet(
       outputs: unused; tasks may have any number of classes.
       objective: must be classification.
       norm: batch-norm policy at test time, `batch` or `running`.
-      distance: `squared_euclidean` or `cosine`.
+      distance: `squared_euclidean`, `cosine`, or `mahalanobis`: the squared distance
+        under the covariance of each class, regularized as in Simple CNAPS (Bateni et
+        al. 2020), for classes that differ in size or spread.
 
     Examples:
       >>> from mlti_jax import backbones
@@ -254,7 +257,12 @@ def protonet(
       'metric'
     """
     del outputs
-    classify = nearest_prototype(_distance(distance))
+    if distance == "mahalanobis":
+        classify: Classifier = nearest_gaussian
+    elif distance in DISTANCES:
+        classify = nearest_prototype(DISTANCES[distance])
+    else:
+        raise unknown_name("distance", distance, (*DISTANCES, "mahalanobis"))
     return metric_learner("protonet", backbone, classify, objective, norm)
 
 

@@ -348,3 +348,22 @@ def test_unusable_targets():
         data.RegressionPool.from_arrays(np.zeros(3), np.zeros(3), [0, 0, 1])
     with pytest.raises(InputError, match="y has NaN"):
         data.RegressionPool.from_arrays(np.zeros(1), np.array([[np.inf]]), [0])
+
+
+def test_a_sample_can_belong_to_several_domains():
+    x = np.arange(5, dtype=np.float32)[:, None]
+    pool = data.DomainPool.from_arrays(
+        x,
+        np.array([0, 0, 0, 1, 1, 1]),
+        np.array([0, 0, 1, 1, 0, 0]),
+        row=np.array([0, 1, 2, 1, 3, 4]),
+    )
+    assert pool.count.tolist() == [[2, 1], [2, 1]]
+    assert pool.x[pool.index[0, 0, :2], 0].tolist() == [0, 1]
+    assert pool.x[pool.index[1, 1, :1], 0].tolist() == [1]
+    for row, message in (
+        (np.array([0, 1, 2, 1, 3, 5]), "row 5 is 5; expected 0 to 4"),
+        (np.array([0.0] * 6), "dtype float64; expected integers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            data.DomainPool.from_arrays(x, np.zeros(6, int), np.zeros(6, int), row=row)

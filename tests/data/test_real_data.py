@@ -1,7 +1,9 @@
 """Real releases: preparation, counts, and a few training steps."""
 
+import gzip
 import json
 
+import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
@@ -10,6 +12,7 @@ from experiments import run
 from experiments.config import CONFIG_DIR
 from mlti_jax import data
 from mlti_jax.data import _prepared as prepared
+from mlti_jax.data.builders import fsmol
 from mlti_jax.errors import InputError
 from tests.support.raw_files import prepare
 
@@ -159,6 +162,48 @@ def test_huffpost(prepare_real, raw_dir):
     kept, _ = counts("huffpost", prepare_real("huffpost", raw_dir))
     assert len(kept) == 41
     assert set(kept.values()) == {900}
+
+
+def write_part_of_fsmol(folder, raw_dir):
+    """Write the first assays of the real tables; computing all features takes long."""
+    folder.mkdir()
+    for split, number in (("train", 30), ("valid", 3), ("test", 4)):
+        lines = gzip.decompress(
+            (raw_dir / "fsmol" / f"{split}.csv.gz").read_bytes()
+        ).splitlines(keepends=True)
+        names = dict.fromkeys(line.partition(b",")[0] for line in lines[1:])
+        kept = set(list(names)[:number])
+        rows = [line for line in lines[1:] if line.partition(b",")[0] in kept]
+        content = gzip.compress(b"".join([lines[0], *rows]))
+        (folder / f"{split}.csv.gz").write_bytes(content)
+    return folder
+
+
+def test_fsmol(raw_dir, tmp_path):
+    if not (raw_dir / "fsmol").is_dir():
+        pytest.skip("MLTI_RAW_DIR has no folder fsmol")
+    pytest.importorskip("rdkit.Chem")
+    sizes = {
+        split: (len(assays), sum(len(assay.labels) for assay in assays.values()))
+        for split in ("train", "valid", "test")
+        for assays in [fsmol._read_table(raw_dir / "fsmol" / f"{split}.csv.gz")]
+    }
+    assert sizes == {
+        "train": (4935, 412_402),
+        "valid": (39, 14_311),
+        "test": (157, 56_220),
+    }
+    raw = write_part_of_fsmol(tmp_path / "raw", raw_dir)
+    prepare("fsmol", raw, tmp_path / "data", processes=2)
+    splits = data.load("fsmol", data_dir=tmp_path / "data", train_classes=8)
+    assert len(splits.train.domains) == 8
+    assert int(splits.train.count.min()) >= 16
+    assert (len(splits.validation.domains), len(splits.test.domains)) == (3, 4)
+    for pool in (splits.train, splits.validation, splits.test):
+        ranks = np.asarray(pool.x)[:, 2048:] / 255
+        assert 0.2 < ranks.mean() < 0.8
+        # Drug-like molecules set about fifty of the 2,048 bits.
+        assert 30 < (np.asarray(pool.x)[:, :2048] > 0).sum(axis=1).mean() < 80
 
 
 def test_prepared_rainbow_mnist_equals_the_idx_files(prepare_real, raw_dir):

@@ -44,7 +44,7 @@ def get_config(name, argument=""):
 
 
 def test_every_dataset_has_a_config():
-    assert set(TABLE) | {"own_data"} == set(DATASETS)
+    assert set(TABLE) | {"fsmol", "own_data"} == set(DATASETS)
     for name in DATASETS:
         assert get_config(name).dataset.name == name
 
@@ -110,6 +110,16 @@ def test_encoders_of_huffpost():
         assert (light.name, light.word_mean.norm) == ("word_mean", learner == "maml")
     with pytest.raises(InputError, match="unknown encoder 'bert'"):
         get_config("huffpost", "encoder=bert")
+
+
+def test_fsmol_keeps_assays_that_are_large_enough_for_a_task():
+    config = get_config("fsmol", "learner=protonet,shots=16")
+    assert config.task.ways == 2
+    assert config.dataset.min_per_class == config.task.shots + config.task.queries
+    assert get_config("fsmol").dataset.min_per_class == 16
+    assert config.strategy.mlti.alpha == 0.5
+    assert get_config("fsmol", "learner=maml").strategy.mlti.alpha == 2.0
+    config.dataset.train_classes = 64
 
 
 def write_tabula_muris(folder):

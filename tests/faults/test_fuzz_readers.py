@@ -28,10 +28,11 @@ from mlti_jax import data
 from mlti_jax.data._own.files import Table, read_npz
 from mlti_jax.data._own.image_files import read_header, read_image
 from mlti_jax.data._own.inputs import Inputs
-from mlti_jax.data._readers import fingerprints, mnist, tokens
+from mlti_jax.data._readers import descriptors, fingerprints, mnist, tokens
 from mlti_jax.data._readers.images import decode_image
 from mlti_jax.data._readers.pickles import load_pickle
-from mlti_jax.data.builders import huffpost, metabolism, nci
+from mlti_jax.data.builders import fsmol, huffpost, metabolism, nci
+from mlti_jax.data.builders._molecules import Assay
 from mlti_jax.errors import InputError
 from tests.support.property_settings import settings_of
 
@@ -165,6 +166,32 @@ def read_tab(path: pathlib.Path) -> None:
         check_molecule(fingerprints.parse_smiles(text))
 
 
+FSMOL = "task,smiles,label,value\nA,CC(=O)Nc1ccc(O)cc1,1,\nB,C1CC1CF,0,7.5\n"
+FSMOL_LINES = "".join(
+    json.dumps({"SMILES": smiles, "Property": label, "fingerprints": [0, 1]}) + "\n"
+    for smiles, label in (("CC(=O)Nc1ccc(O)cc1", "1.0"), ("C1CC1CF", "0.0"))
+)
+
+
+def check_features(assay: Assay) -> None:
+    assert len(assay.texts) == len(assay.labels)
+    assert set(assay.labels) <= {0, 1}
+    for text in assay.texts:
+        features = descriptors.parse_smiles(text)
+        if features is not None:
+            assert features.descriptors.shape == (len(descriptors.NAMES),)
+            assert (features.counts > 0).all()
+
+
+def read_fsmol_table(path: pathlib.Path) -> None:
+    for assay in fsmol._read_table(path).values():
+        check_features(assay)
+
+
+def read_fsmol_lines(path: pathlib.Path) -> None:
+    check_features(fsmol._read_lines(path))
+
+
 TITLES = "".join(
     json.dumps({"raw": f"a title {label}", "label": label}) + "\n"
     for label in range(41)
@@ -247,6 +274,16 @@ READERS = {
     "idx": Reader("", (IDX, gzip.compress(IDX, mtime=0)), read_idx),
     "sdf": Reader(".sdf", (SDF.encode(),), read_sdf),
     "tab": Reader(".tab", (TAB.encode(),), read_tab),
+    "fsmol_table": Reader(
+        ".csv.gz",
+        (FSMOL.encode(), gzip.compress(FSMOL.encode(), mtime=0)),
+        read_fsmol_table,
+    ),
+    "fsmol_lines": Reader(
+        ".jsonl.gz",
+        (FSMOL_LINES.encode(), gzip.compress(FSMOL_LINES.encode(), mtime=0)),
+        read_fsmol_lines,
+    ),
     "json_lines": Reader(".json", (TITLES.encode(),), read_titles),
     "json": Reader(".json", (RECORD.encode(),), read_record),
     "image": Reader(

@@ -6,6 +6,8 @@ each class.
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 import pathlib
 import shutil
@@ -100,6 +102,75 @@ def write_metabolism(folder: pathlib.Path) -> pathlib.Path:
         ]
         text = "\n".join(["Drug_ID\tDrug\tY", *rows]) + "\n"
         (folder / f"{name}.tab").write_text(text)
+    return folder
+
+
+# --------------------------------------------------------------------------- FS-Mol
+
+# Assays of each split: number of molecules, of which every third is active.
+FSMOL_SIZES = {
+    "train": (30, 12, 36, 45, 60, 24, 39),
+    "valid": (48, 60),
+    "test": (60, 90, 33),
+}
+UNREADABLE = "C(C)(C)(C)(C)(C)C"
+
+
+def fsmol_assays() -> dict[str, dict[str, list[tuple[str, int]]]]:
+    """Molecules and labels of each assay of each split; assays share molecules.
+
+    The second training assay has no active molecule that RDKit can read, the first
+    test assay has one molecule that it can't read.
+    """
+    number, splits = 0, {}
+    for split, sizes in FSMOL_SIZES.items():
+        splits[split] = {}
+        for size in sizes:
+            molecules = [CHAINS[(17 * number + i) % len(CHAINS)] for i in range(size)]
+            rows = [(smiles, int(i % 3 == 0)) for i, smiles in enumerate(molecules)]
+            if (split, size) == ("train", 12):
+                rows = [(UNREADABLE if label else text, label) for text, label in rows]
+            if (split, size) == ("test", 60):
+                rows[5] = (UNREADABLE, rows[5][1])
+            splits[split][f"CHEMBL{900 - 7 * number}"] = rows
+            number += 1
+    return splits
+
+
+def write_fsmol_tables(folder: pathlib.Path) -> pathlib.Path:
+    """Write the three tables, one of them not compressed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, assays in fsmol_assays().items():
+        path = folder / (f"{split}.csv" if split == "valid" else f"{split}.csv.gz")
+        opener: Any = open if split == "valid" else gzip.open
+        with opener(path, "wt", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["task", "smiles", "label", "value", "assay_type"])
+            for name, rows in assays.items():
+                table.writerows([name, text, label, "", "B"] for text, label in rows)
+    return folder
+
+
+def write_fsmol_files(folder: pathlib.Path) -> pathlib.Path:
+    """Write the publisher's layout: one file per assay, one JSON object per line."""
+    for split, assays in fsmol_assays().items():
+        (folder / split).mkdir(parents=True)
+        for name, rows in assays.items():
+            with gzip.open(folder / split / f"{name}.jsonl.gz", "wt") as file:
+                for text, label in rows:
+                    record = {
+                        "SMILES": text,
+                        "Property": f"{label:.1f}",
+                        "Assay_ID": name,
+                        "RegressionProperty": "100.0",
+                        "LogRegressionProperty": 7.0,
+                        "Relation": "=",
+                        "AssayType": "B",
+                        "fingerprints": [0, 1, 0],
+                        "descriptors": [1.5],
+                        "graph": {"adjacency_lists": [[[0, 1]], [], []]},
+                    }
+                    file.write(json.dumps(record) + "\n")
     return folder
 
 

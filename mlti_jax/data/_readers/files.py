@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import gzip
 import io
 import os
 import pathlib
 import stat
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 
 from mlti_jax.errors import InputError
@@ -97,6 +99,33 @@ def read_bytes(path: pathlib.Path, limit: int = MAX_FILE_BYTES) -> bytes:
         return path.read_bytes()
 
 
+def unpack_gzip(
+    content: bytes, path: pathlib.Path, limit: int = MAX_FILE_BYTES
+) -> bytes:
+    """Unpack a gzip file that has been read; return other content as it is.
+
+    Judges by content, not by suffix: some browsers unpack without renaming.
+
+    Raises:
+      InputError: if the file is damaged or has more than `limit` bytes unpacked.
+    """
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            unpacked = file.read(limit + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(
+            f"{path} is a damaged gzip file ({error}); {DOWNLOAD_AGAIN}"
+        ) from error
+    if len(unpacked) > limit:
+        raise InputError(
+            f"{path} has more than {limit:,} bytes unpacked. It is not the publisher's"
+            f" own file; {DOWNLOAD_AGAIN}"
+        )
+    return unpacked
+
+
 @contextlib.contextmanager
 def reading(path: pathlib.Path) -> Iterator[None]:
     """Turn an `OSError` while reading `path` into an `InputError`."""
@@ -147,7 +176,7 @@ def read_table(
     """Read a table with a header.
 
     Args:
-      path: the file, in UTF-8.
+      path: the file, in UTF-8, gzip-compressed or not.
       columns: names of the columns that the table must have.
       source: name of the release that the file belongs to, for the error message.
       delimiter: character between two fields.
@@ -158,7 +187,7 @@ def read_table(
     Raises:
       InputError: if the file can't be read or has no such columns.
     """
-    content = read_bytes(path)
+    content = unpack_gzip(read_bytes(path), path)
     try:
         if b"\0" in content:
             raise csv.Error("it has NUL bytes")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from mlti_jax._internal import extras
 from mlti_jax._internal.checks import unknown_name
+
+T = TypeVar("T")
 
 BITS = 1024
 FINGERPRINTS = ("morgan", "path")
@@ -39,10 +41,8 @@ def require_rdkit() -> None:
     extras.require("rdkit", "bio")
 
 
-def featurise(mol: Any) -> Molecule | None:
-    """Return SMILES and fingerprints of an RDKit molecule; None for None."""
-    if mol is None:
-        return None
+def featurise(mol: Any) -> Molecule:
+    """Return SMILES and fingerprints of an RDKit molecule."""
     from rdkit import Chem
 
     morgan, path = _generators()
@@ -84,12 +84,12 @@ _MOL_BLOCK = _Format("MolFromMolBlock", MAX_MOL_BLOCK)
 
 def parse_smiles(smiles: str) -> Molecule | None:
     """Return SMILES and fingerprints of a molecule; None if RDKit can't read it."""
-    return _parse(smiles, _SMILES)
+    return _parse(smiles, _SMILES, featurise)
 
 
 def parse_mol_block(block: str) -> Molecule | None:
     """Parse the mol block of an SDF record; return None if RDKit can't read it."""
-    return _parse(block, _MOL_BLOCK)
+    return _parse(block, _MOL_BLOCK, featurise)
 
 
 def unreadable(smiles: str) -> str:
@@ -99,11 +99,17 @@ def unreadable(smiles: str) -> str:
     return f"{shown!r} ({fault})" if fault else repr(shown)
 
 
-def _parse(text: str, form: _Format) -> Molecule | None:
+def read_smiles(smiles: str, featurise: Callable[[Any], T]) -> T | None:
+    """Apply `featurise` to an RDKit molecule; return None if RDKit can't read it."""
+    return _parse(smiles, _SMILES, featurise)
+
+
+def _parse(text: str, form: _Format, featurise: Callable[[Any], T]) -> T | None:
     if _fault(text, form):
         return None
     try:
-        return featurise(_read(text, form, sanitize=True))
+        mol = _read(text, form, sanitize=True)
+        return None if mol is None else featurise(mol)
     except (RuntimeError, ValueError):  # Checks inside RDKit fail.
         return None
 

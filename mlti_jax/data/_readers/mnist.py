@@ -6,11 +6,9 @@ depends on the source: TFDS shuffles them when it writes them to disk.
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import pathlib
-import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -130,10 +128,7 @@ def _read_pair(
 def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
     """Read an IDX file of bytes with `ndim` dimensions, gzip-compressed or not."""
     again = files.DOWNLOAD_AGAIN
-    content = files.read_bytes(path)
-    # By content, not by suffix: some browsers unpack without renaming.
-    if content.startswith(b"\x1f\x8b"):
-        content = _unpack(content, path)
+    content = files.unpack_gzip(files.read_bytes(path), path)
 
     magic = bytes((0, 0, 8, ndim))
     header = 4 + 4 * ndim
@@ -152,23 +147,6 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
             f" {expected} for shape {shape.tolist()}; {again}"
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-
-
-def _unpack(content: bytes, path: pathlib.Path) -> bytes:
-    limit = files.MAX_FILE_BYTES
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-            unpacked = file.read(limit + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(
-            f"{path} is a damaged gzip file ({error}); {files.DOWNLOAD_AGAIN}"
-        ) from error
-    if len(unpacked) > limit:
-        raise InputError(
-            f"{path} has more than {limit:,} bytes unpacked. It is not MNIST's own"
-            f" file; {files.DOWNLOAD_AGAIN}"
-        )
-    return unpacked
 
 
 def _load_tfds(data_dir: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:

@@ -43,7 +43,8 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
     follow from the counts in the metadata.
 
     Attributes:
-      GROUPED_BY: features that examples are sorted by, each a `ClassLabel`.
+      GROUPED_BY: features that examples are sorted by, each a `ClassLabel`, or a text
+        if its values are not known before the files are read.
       INSTRUCTIONS: what to download from where, and the layout of the folder.
       EXAMPLES: approximate number of examples of the full release, for the progress
         bar.
@@ -162,8 +163,12 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
         """Number the examples, check their order and count them per group."""
         examples = self.watch(examples, f"writing {split}", self.EXAMPLES)
         features = self.info.features
+
+        def is_label(name: str) -> bool:
+            return isinstance(features[name], tfds.features.ClassLabel)
+
         counts: dict[str, Any] = {}
-        last: tuple[int, ...] = ()
+        last: tuple[Any, ...] = ()
         for number, example in enumerate(examples):
             ids = tuple(
                 features[name].encode_example(example[name]) for name in self.GROUPED_BY
@@ -172,7 +177,7 @@ class DatasetBuilder(  # type: ignore[call-arg]  # TFDS has no type hints
                 raise AssertionError(f"{split}: {self.GROUPED_BY} {ids} after {last}")
             last = ids
             *outer, inner = (
-                features[name].int2str(i)
+                features[name].int2str(i) if is_label(name) else example[name]
                 for name, i in zip(self.GROUPED_BY, ids, strict=True)
             )
             level = counts
