@@ -38,6 +38,9 @@ class Strategy(NamedTuple):
         trained together with the learner's.
       relabel: `(tasks [M], key) -> tasks [M]` with other labels, before anything else;
         it does not look at x.
+      augment: `(key, task) -> task` with other inputs x, for each drawn task in
+        training, the partners included. It comes after `relabel` and before the
+        network and `transform`, and must not look at other tasks.
       sample: `(variables, key) -> variables`, once per meta-batch in training.
       perturb: `variables -> Perturbation`, noise on hidden outputs within a task, in
         training and at test time.
@@ -55,10 +58,16 @@ class Strategy(NamedTuple):
     min_tasks: int = 1
     init: Callable[[Learner, Variables, Array, PyTree], PyTree] | None = None
     relabel: Callable[[Task, Array], Task] | None = None
+    augment: Callable[[Array, Task], Task] | None = None
     sample: Callable[[Variables, Array], Variables] | None = None
     perturb: Callable[[Variables], Perturbation] | None = None
     transform: Callable[[Task, Array, int], Task] | None = None
     penalty: Callable[[Variables, Aux], Array] | None = None
+
+    @property
+    def changes_inputs(self) -> bool:
+        """Whether tasks have other samples than were drawn, at the input or deeper."""
+        return self.augment is not None or self.transform is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +101,9 @@ def vanilla() -> Strategy:
 def chain(*strategies: Strategy) -> Strategy:
     """Combine strategies into one.
 
-    Each member sees its own parameters as `variables.strategy`. Changes of labels and
-    variables are applied in order, penalties are added. At most one member may have a
-    `transform`, and at most one a `perturb`.
+    Each member sees its own parameters as `variables.strategy`. Changes of labels,
+    inputs and variables are applied in order, penalties are added. At most one member
+    may have a `transform`, and at most one a `perturb`.
 
     Raises:
       InputError: if two members transform tasks or perturb hidden outputs.
@@ -113,6 +122,7 @@ def chain(*strategies: Strategy) -> Strategy:
     transforming = _only_one(strategies, "transform", "replace the tasks' samples")
     perturbing = _only_one(strategies, "perturb", "perturb hidden outputs")
     relabels = [s.relabel for s in strategies if s.relabel is not None]
+    augments = [s.augment for s in strategies if s.augment is not None]
     samples = [(i, s.sample) for i, s in members if s.sample is not None]
     penalties = [(i, s.penalty) for i, s in members if s.penalty is not None]
 
@@ -131,6 +141,12 @@ def chain(*strategies: Strategy) -> Strategy:
         for function, k in zip(relabels, keys, strict=True):
             tasks = function(tasks, k)
         return tasks
+
+    def augment(key: Array, task: Task) -> Task:
+        keys = jax.random.split(key, len(augments))
+        for function, k in zip(augments, keys, strict=True):
+            task = function(k, task)
+        return task
 
     def sample(variables: Variables, key: Array) -> Variables:
         keys = jax.random.split(key, len(strategies))
@@ -154,6 +170,7 @@ def chain(*strategies: Strategy) -> Strategy:
         min_tasks=max(s.min_tasks for s in strategies),
         init=init,
         relabel=relabel if relabels else None,
+        augment=augment if augments else None,
         sample=sample if samples else None,
         perturb=perturb if perturbing else None,
         transform=transforming[0][1] if transforming else None,
