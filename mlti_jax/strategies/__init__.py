@@ -14,6 +14,7 @@ from mlti_jax.strategies._objective import (
 )
 from mlti_jax.strategies._registry import make
 from mlti_jax.strategies._taml import taml
+from mlti_jax.strategies._views import views
 
 __all__ = [
     "PerTask",
@@ -34,4 +35,5 @@ __all__ = [
     "mlti",
     "taml",
     "vanilla",
+    "views",
 ]

@@ -17,6 +17,7 @@ from mlti_jax.strategies._metamix import metamix
 from mlti_jax.strategies._metareg import metareg
 from mlti_jax.strategies._mlti import cross, intra, mlti
 from mlti_jax.strategies._taml import taml
+from mlti_jax.strategies._views import views
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "vanilla": vanilla,
@@ -29,6 +30,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "metareg": metareg,
     "taml": taml,
     "metadropout": metadropout,
+    "views": views,
 }
 
 
