@@ -291,7 +291,7 @@ def test_cutmix_can_use_a_box_for_each_set(form):
         )
         for boxes in ("shared", "separate")
     }
-    differ = 0
+    differ = weighted = 0
     for seed in range(20):
         key = jax.random.key(seed)
         shared, mixed = both["shared"](key), both["separate"](key)
@@ -314,14 +314,14 @@ def test_cutmix_can_use_a_box_for_each_set(form):
             # Labels are weighted with the area of the set's own box.
             share = 1 - box.mean()
             mixed_labels = np.asarray(batch.y)[np.asarray(batch.y).max(axis=1) < 0.999]
-            if 0 < share < 1:
-                assert len(mixed_labels)
-                for label in mixed_labels:
-                    expected = sorted([0.0, share, 1 - share])
-                    np.testing.assert_allclose(np.sort(label), expected, atol=1e-6)
+            for label in mixed_labels:
+                expected = sorted([0.0, share, 1 - share])
+                np.testing.assert_allclose(np.sort(label), expected, atol=1e-6)
+            weighted += len(mixed_labels)
         differ += bool((mixed.query.x[0] != mixed.support.x[0]).any())
         assert (shared.query.x[0] == shared.support.x[0]).all()
     assert differ > 15
+    assert (weighted > 100) == (form is itp.label_sharing)
 
 
 def test_unknown_boxes_raise():
