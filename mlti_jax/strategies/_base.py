@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax.errors import InputError
-from mlti_jax.learners import Aux, Learner, Variables
+from mlti_jax.learners import Aux, Learner, TaskContext, Variables
 from mlti_jax.learners._base import Perturbation
 from mlti_jax.types import Array, PyTree, Task
 
@@ -49,6 +49,9 @@ class Strategy(NamedTuple):
         support set, it may be returned once, `[B, ...]`; the learner then adapts once.
         If each new task needs only a few of the tasks, use `PerTask`: devices of
         several processes then draw only those.
+      loss: `(learner, variables, task, context, layer) -> (loss, aux)`, in place of
+        `learner.loss` in training. The task is one that `transform` returned, which may
+        be of a subclass of `Task` with more fields.
       penalty: `(variables before sample, aux [B, m]) -> scalar`, added to the loss.
     """
 
@@ -62,6 +65,9 @@ class Strategy(NamedTuple):
     sample: Callable[[Variables, Array], Variables] | None = None
     perturb: Callable[[Variables], Perturbation] | None = None
     transform: Callable[[Task, Array, int], Task] | None = None
+    loss: (
+        Callable[[Learner, Variables, Task, TaskContext, int], tuple[Array, Aux]] | None
+    ) = None
     penalty: Callable[[Variables, Aux], Array] | None = None
 
     @property
@@ -103,10 +109,11 @@ def chain(*strategies: Strategy) -> Strategy:
 
     Each member sees its own parameters as `variables.strategy`. Changes of labels,
     inputs and variables are applied in order, penalties are added. At most one member
-    may have a `transform`, and at most one a `perturb`.
+    may have a `transform`, at most one a `perturb` and at most one a `loss`.
 
     Raises:
-      InputError: if two members transform tasks or perturb hidden outputs.
+      InputError: if two members transform tasks, perturb hidden outputs or replace the
+        loss.
 
     Examples:
       >>> from mlti_jax.strategies import metareg, mlti
@@ -121,6 +128,7 @@ def chain(*strategies: Strategy) -> Strategy:
     members = list(enumerate(strategies))
     transforming = _only_one(strategies, "transform", "replace the tasks' samples")
     perturbing = _only_one(strategies, "perturb", "perturb hidden outputs")
+    replacing = _only_one(strategies, "loss", "replace the loss of a task")
     relabels = [s.relabel for s in strategies if s.relabel is not None]
     augments = [s.augment for s in strategies if s.augment is not None]
     samples = [(i, s.sample) for i, s in members if s.sample is not None]
@@ -159,6 +167,16 @@ def chain(*strategies: Strategy) -> Strategy:
         index, function = perturbing[0]
         return function(own(variables, index))
 
+    def loss(
+        learner: Learner,
+        variables: Variables,
+        task: Task,
+        context: TaskContext,
+        layer: int,
+    ) -> tuple[Array, Aux]:
+        index, function = replacing[0]
+        return function(learner, own(variables, index), task, context, layer)
+
     def penalty(variables: Variables, aux: Aux) -> Array:
         terms = [function(own(variables, i), aux) for i, function in penalties]
         return sum(terms[1:], terms[0])
@@ -174,6 +192,7 @@ def chain(*strategies: Strategy) -> Strategy:
         sample=sample if samples else None,
         perturb=perturb if perturbing else None,
         transform=transforming[0][1] if transforming else None,
+        loss=loss if replacing else None,
         penalty=penalty if penalties else None,
     )
 

@@ -135,7 +135,10 @@ def meta_objective(
 
     def task_loss(variables: Variables, task: Task, key: Array) -> tuple[Array, Aux]:
         context = task_context(strategy, variables, key, train=True)
-        loss, aux = learner.loss(variables, task, context, layer)
+        if strategy.loss is None:
+            loss, aux = learner.loss(variables, task, context, layer)
+        else:
+            loss, aux = strategy.loss(learner, variables, task, context, layer)
         return loss, aux.replace(state=without_frozen(aux.state))
 
     augment = strategy.augment

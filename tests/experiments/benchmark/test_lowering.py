@@ -79,6 +79,7 @@ QUICK = (
     ("anil", "pose", "vanilla"),
     ("protonet", "mlp", "metaaug"),
     ("matchingnet", "conv4", "views"),
+    ("matchingnet", "mlp", "metamodulation"),
     ("sl", "conv4", "vanilla"),
     ("mtl", "mlp", "vanilla"),
 )
@@ -102,9 +103,9 @@ def test_the_tables_are_complete():
         assert {each[position] for each in QUICK} == set(names)
         assert {each[position] for each in ALL} == set(names)
     assert set(QUICK) <= set(ALL)
-    # 4 gradient-based learners with 11 strategies, 2 metric-based ones with 8, and 2
+    # 4 gradient-based learners with 12 strategies, 2 metric-based ones with 9, and 2
     # supervised ones with 1; the last two families not for regression.
-    assert len(ALL) == 6 * 4 * 11 + 5 * (2 * 8 + 2)
+    assert len(ALL) == 6 * 4 * 12 + 5 * (2 * 9 + 2)
 
 
 @pytest.mark.parametrize("combination", QUICK, ids="-".join)
