@@ -263,7 +263,8 @@ def _network(key: Array, inputs: int, outputs: int) -> dict[str, Array]:
 
 def _run(network: dict[str, Array], z: Array) -> tuple[Array, Array]:
     """Compute mean and logarithm of the variance of q, one entry per parameter."""
-    hidden = jax.nn.relu(z @ network["hidden_kernel"] + network["hidden_bias"])
+    # With a ReLU, all units of a narrow layer may be off and stay off.
+    hidden = jax.nn.leaky_relu(z @ network["hidden_kernel"] + network["hidden_bias"])
     mean, log_variance = jnp.split(hidden @ network["kernel"] + network["bias"], 2)
     return mean, log_variance
 

@@ -60,7 +60,8 @@ def changes_of(model, networks, partner, key, samples):
         h = block(h, params)
         z = h.mean(axis=0)
         hidden = z @ network["hidden_kernel"] + network["hidden_bias"]
-        both = np.maximum(hidden, 0) @ network["kernel"] + network["bias"]
+        hidden = np.where(hidden > 0, hidden, 0.01 * hidden)
+        both = hidden @ network["kernel"] + network["bias"]
         mean, log_variance = both[: len(both) // 2], both[len(both) // 2 :]
         noise_key = jax.random.fold_in(jax.random.fold_in(key, 101), layer)
         noise = np.asarray(jax.random.normal(noise_key, mean.shape))
