@@ -88,7 +88,7 @@ def _plot(
 ) -> list[pathlib.Path]:
     """Plot interpolated tasks, if samples are images, and learning curves."""
     paths = []
-    mixing = [e for e in experiments.values() if e.strategy.transform is not None]
+    mixing = [e for e in experiments.values() if e.strategy.changes_inputs]
     if mixing and len(np.shape(mixing[0].splits.train.x)) == 4:
         paths.append(folder / "tasks.png")
         plotting.interpolated_tasks(mixing[0], paths[-1])

@@ -46,6 +46,9 @@ __all__ = [
 ]
 
 _PARTNERS = ("any", "intra", "cross")
+_BOXES = ("shared", "separate")
+# Folded into the key of a pair. Its split into up to four keys is `fold_in` of 0 to 3.
+_QUERY_BOX = 4
 
 
 class Mixing(NamedTuple):
@@ -401,7 +404,12 @@ def _class_numbers(batch: Batch) -> Array:
 
 
 def label_sharing(
-    key: Array, task_i: Task, task_j: Task, lam: float | Array, method: Method = mixup
+    key: Array,
+    task_i: Task,
+    task_j: Task,
+    lam: float | Array,
+    method: Method = mixup,
+    boxes: str = "shared",
 ) -> Task:
     r"""Interpolate two tasks with the same label space (Eq. 5).
 
@@ -409,7 +417,8 @@ def label_sharing(
       \tilde Y = \lambda Y_i + (1-\lambda) Y_j$$
 
     for support with support and query with query. Both sets share one $\lambda$ and,
-    with `cutmix`, one box. Each set of task j is permuted at random, see `mix_samples`.
+    with `cutmix`, one box by default. Each set of task j is permuted at random, see
+    `mix_samples`.
 
     Args:
       key: a PRNG key.
@@ -417,12 +426,14 @@ def label_sharing(
       task_j: its partner, with the same shapes.
       lam: scalar in [0, 1], the share of task i.
       method: how two samples are mixed, `mixup` or `cutmix`.
+      boxes: `shared` applies `method` once for both sets. `separate` applies it to each
+        set, so `cutmix` draws two boxes, which differ in their area after clipping.
 
     Returns:
       The interpolated task; it replaces task i and keeps its `domain`.
 
     Raises:
-      InputError: if the shapes of the tasks differ.
+      InputError: if the shapes of the tasks differ, or `boxes` is unknown.
 
     Examples:
       >>> import jax
@@ -438,14 +449,20 @@ def label_sharing(
     """
     key_method, key_support, key_query = jax.random.split(key, 3)
     mixing = method(key_method, lam, task_i.support.x)
+    of_query = _mixing_of_query(key, task_i, lam, method, mixing, boxes)
     return task_i.replace(
         support=mix_samples(key_support, task_i.support, task_j.support, mixing),
-        query=mix_samples(key_query, task_i.query, task_j.query, mixing),
+        query=mix_samples(key_query, task_i.query, task_j.query, of_query),
     )
 
 
 def non_label_sharing(
-    key: Array, task_i: Task, task_j: Task, lam: float | Array, method: Method = mixup
+    key: Array,
+    task_i: Task,
+    task_j: Task,
+    lam: float | Array,
+    method: Method = mixup,
+    boxes: str = "shared",
 ) -> Task:
     r"""Interpolate two tasks with different label spaces (Eq. 6).
 
@@ -453,8 +470,8 @@ def non_label_sharing(
 
     The pairing $r \mapsto r'$ is a random permutation of the classes, the same for
     support and query. Each pair becomes one new class with the label r. Both sets share
-    one $\lambda$ and, with `cutmix`, one box. Metric-based learners use this form on
-    label-sharing tasks too, because prototypes need hard labels.
+    one $\lambda$ and, with `cutmix`, one box by default. Metric-based learners use this
+    form on label-sharing tasks too, because prototypes need hard labels.
 
     Args:
       key: a PRNG key.
@@ -462,12 +479,14 @@ def non_label_sharing(
       task_j: its partner, with the same shapes and one-hot labels.
       lam: scalar in [0, 1], the share of task i.
       method: how two samples are mixed, `mixup` or `cutmix`.
+      boxes: `shared` applies `method` once for both sets. `separate` applies it to each
+        set, so `cutmix` draws two boxes, which differ in their area after clipping.
 
     Returns:
       The interpolated task; labels and `domain` are those of task i.
 
     Raises:
-      InputError: if the shapes of the tasks differ.
+      InputError: if the shapes of the tasks differ, or `boxes` is unknown.
 
     Examples:
       >>> import jax
@@ -487,13 +506,30 @@ def non_label_sharing(
     _check_same_shapes(task_i, task_j)
     key_method, key_classes, key_support, key_query = jax.random.split(key, 4)
     mixing = method(key_method, lam, task_i.support.x)
+    of_query = _mixing_of_query(key, task_i, lam, method, mixing, boxes)
     classes = jax.random.permutation(key_classes, task_i.support.y.shape[1])
     return task_i.replace(
         support=mix_classes(
             key_support, task_i.support, task_j.support, classes, mixing
         ),
-        query=mix_classes(key_query, task_i.query, task_j.query, classes, mixing),
+        query=mix_classes(key_query, task_i.query, task_j.query, classes, of_query),
     )
+
+
+def _mixing_of_query(
+    key: Array,
+    task: Task,
+    lam: float | Array,
+    method: Method,
+    of_support: Mixing,
+    boxes: str,
+) -> Mixing:
+    """Return how the query sets of a pair are mixed."""
+    if boxes not in _BOXES:
+        raise unknown_name("choice of boxes", boxes, _BOXES)
+    if boxes == "shared":
+        return of_support
+    return method(jax.random.fold_in(key, _QUERY_BOX), lam, task.query.x)
 
 
 def query_only(

@@ -65,11 +65,11 @@ def interpolated_tasks(
       The figure.
 
     Raises:
-      InputError: if the strategy does not transform tasks, if the inputs are not
+      InputError: if the strategy changes no inputs, if the inputs are not
         images, or if matplotlib is not installed.
     """
     pool = experiment.splits.train
-    if experiment.strategy.transform is None:
+    if not experiment.strategy.changes_inputs:
         raise InputError(
             f"strategy {experiment.strategy.name!r} leaves tasks as they are drawn;"
             " choose one that interpolates them, such as 'mlti'"
@@ -84,7 +84,8 @@ def interpolated_tasks(
         pool, experiment.strategy, experiment.episode, rows, seed
     )
     sets = (tasks.support.x, changed.support.x)
-    titles = ("tasks of a meta-batch", f"interpolated ({experiment.strategy.name})")
+    change = "interpolated" if experiment.strategy.transform else "changed"
+    titles = ("tasks of a meta-batch", f"{change} ({experiment.strategy.name})")
     fig = new_figure(7.0, 0.42 * rows + 0.35)
     axes = fig.subplots(rows, 2, squeeze=False)
     for column, (title, images_of) in enumerate(zip(titles, sets, strict=True)):
@@ -103,12 +104,11 @@ def _draw_tasks(
     """Draw a meta-batch of tasks, and the same as a strategy changes it at the input.
 
     Returns:
-      Two tasks with leading axis `[number]`, of a strategy that
-      makes several versions of a task, the first. Both are the same without a
-      `transform`.
+      Two tasks with leading axis `[number]`, of a strategy that makes several versions
+      of a task, the first. Both are the same if the strategy changes no inputs.
     """
     key_tasks, key_mix = jax.random.split(jax.random.key(seed))
-    transform = strategy.transform
+    augment, transform = strategy.augment, strategy.transform
 
     # Runs once, so compiling fast matters more than running fast.
     @partial(jax.jit, compiler_options=_COMPILE_FAST)
@@ -118,9 +118,13 @@ def _draw_tasks(
         else:
             sizes = episode._asdict()
             tasks = jax.vmap(lambda key: sample_task(source, key, **sizes))(keys)
+        seen = tasks
+        if augment is not None:
+            own_keys = jax.random.split(jax.random.fold_in(key_tasks, number), number)
+            seen = jax.vmap(augment)(own_keys, tasks)
         if transform is None:
-            return tasks, tasks
-        changed = repeat_support(transform(tasks, key_mix, number))
+            return tasks, seen
+        changed = repeat_support(transform(seen, key_mix, number))
         return tasks, jax.tree.map(lambda leaf: leaf[:, 0], changed)
 
     keys = jax.random.split(key_tasks, number)

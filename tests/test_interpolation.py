@@ -273,6 +273,62 @@ def test_cutmix_uses_one_box_for_both_sets(form):
     assert len(set(masks)) > 1  # a box per task, not one for all
 
 
+@pytest.mark.parametrize("form", [itp.label_sharing, itp.non_label_sharing])
+def test_cutmix_can_use_a_box_for_each_set(form):
+    lam, size = 0.6, 12
+    task_i, task_j = (make_task(s, shape=(size, size, 1)) for s in (1, 2))
+    # Pixels of i are 0 and those of j are 1, so the mixed image is the box.
+    task_i, task_j = (
+        task.replace(
+            support=task.support.replace(x=jnp.full_like(task.support.x, value)),
+            query=task.query.replace(x=jnp.full_like(task.query.x, value)),
+        )
+        for task, value in ((task_i, 0.0), (task_j, 1.0))
+    )
+    both = {
+        boxes: jax.jit(
+            lambda key, boxes=boxes: form(key, task_i, task_j, lam, itp.cutmix, boxes)
+        )
+        for boxes in ("shared", "separate")
+    }
+    differ = weighted = 0
+    for seed in range(20):
+        key = jax.random.key(seed)
+        shared, mixed = both["shared"](key), both["separate"](key)
+        chex.assert_trees_all_equal(mixed.support, shared.support)
+        side = int(np.floor(np.sqrt(1 - lam) * size))
+        for batch, drawn in (
+            (mixed.support, task_i.support),
+            (mixed.query, task_i.query),
+        ):
+            box = np.asarray(batch.x[0, :, :, 0])
+            np.testing.assert_array_equal(
+                batch.x[..., 0], np.stack([box] * len(batch.y))
+            )
+            rows, columns = box.any(axis=1).nonzero()[0], box.any(axis=0).nonzero()[0]
+            assert box.sum() == len(rows) * len(columns)  # one rectangle
+            assert max(len(rows), len(columns)) <= side
+            if form is itp.non_label_sharing:
+                np.testing.assert_array_equal(batch.y, drawn.y)
+                continue
+            # Labels are weighted with the area of the set's own box.
+            share = 1 - box.mean()
+            mixed_labels = np.asarray(batch.y)[np.asarray(batch.y).max(axis=1) < 0.999]
+            for label in mixed_labels:
+                expected = sorted([0.0, share, 1 - share])
+                np.testing.assert_allclose(np.sort(label), expected, atol=1e-6)
+            weighted += len(mixed_labels)
+        differ += bool((mixed.query.x[0] != mixed.support.x[0]).any())
+        assert (shared.query.x[0] == shared.support.x[0]).all()
+    assert differ > 15
+    assert (weighted > 100) == (form is itp.label_sharing)
+
+
+def test_unknown_boxes_raise():
+    with pytest.raises(InputError, match="unknown choice of boxes 'two'"):
+        itp.label_sharing(KEY, make_task(0), make_task(1), 0.5, boxes="two")
+
+
 def test_query_only_pastes_one_box():
     task = make_task(1, shape=(8, 8, 1))
     mixed = query_only(KEY, task, 0.5, itp.cutmix)

@@ -135,6 +135,7 @@ STRATEGIES = {
     "mlti": lambda: strategies.mlti(setting="label_sharing", layers=(0, 1)),
     "taml": lambda: strategies.taml(setting="label_sharing"),
     "maxup": lambda: strategies.maxup(setting="label_sharing"),
+    "views": lambda: strategies.views(),
 }
 
 
@@ -157,7 +158,7 @@ def gradient_of(name, layer, plan):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layer"),
-    [("vanilla", 0), ("mlti", 0), ("mlti", 1), ("taml", 0), ("maxup", 0)],
+    [("vanilla", 0), ("mlti", 0), ("mlti", 1), ("taml", 0), ("maxup", 0), ("views", 0)],
 )
 def test_strategies_give_the_same_under_every_plan(name, layer, plan):
     got = gradient_of(name, layer, plan)

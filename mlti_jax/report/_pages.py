@@ -169,7 +169,7 @@ def comparison_page(
         _differences_section(config, splits, results, verdicts, runs),
         sections.curves_section({name: folder / name for name in results}, metric),
     ]
-    mixing = [name for name in others if methods[name].strategy.transform is not None]
+    mixing = [name for name in others if methods[name].strategy.changes_inputs]
     if mixing:
         task = methods[mixing[0]].config.task
         episode = Episode(task.ways, task.shots, task.queries)

@@ -44,10 +44,10 @@ def task_parts(pool: Pool, strategy: Strategy, episode: Episode) -> tuple[Part, 
             "The inputs are neither images nor vectors of numbers, so no tasks are "
             "shown.",
         )
-    unchanged = strategy.transform is None
-    hidden = not unchanged and 0 not in strategy.layers
-    if unchanged or hidden:
+    unchanged = not strategy.changes_inputs
+    if 0 not in strategy.layers:
         strategy = strategy._replace(transform=None)
+    hidden = not unchanged and not strategy.changes_inputs
     number = _IMAGE_TASKS if images else _VECTOR_TASKS
     drawn, changed = jax.device_get(_draw_tasks(pool, strategy, episode, number))
     names = _names(pool, drawn)

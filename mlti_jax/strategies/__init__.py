@@ -5,6 +5,7 @@ from mlti_jax.strategies._maxup import maxup
 from mlti_jax.strategies._metaaug import metaaug
 from mlti_jax.strategies._metadropout import metadropout
 from mlti_jax.strategies._metamix import metamix
+from mlti_jax.strategies._metamodulation import metamodulation
 from mlti_jax.strategies._metareg import metareg
 from mlti_jax.strategies._mlti import cross, intra, mlti
 from mlti_jax.strategies._objective import (
@@ -14,6 +15,7 @@ from mlti_jax.strategies._objective import (
 )
 from mlti_jax.strategies._registry import make
 from mlti_jax.strategies._taml import taml
+from mlti_jax.strategies._views import views
 
 __all__ = [
     "PerTask",
@@ -30,8 +32,10 @@ __all__ = [
     "metaaug",
     "metadropout",
     "metamix",
+    "metamodulation",
     "metareg",
     "mlti",
     "taml",
     "vanilla",
+    "views",
 ]

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from mlti_jax.errors import InputError
-from mlti_jax.learners import Aux, Learner, Variables
+from mlti_jax.learners import Aux, Learner, TaskContext, Variables
 from mlti_jax.learners._base import Perturbation
 from mlti_jax.types import Array, PyTree, Task
 
@@ -38,6 +38,9 @@ class Strategy(NamedTuple):
         trained together with the learner's.
       relabel: `(tasks [M], key) -> tasks [M]` with other labels, before anything else;
         it does not look at x.
+      augment: `(key, task) -> task` with other inputs x, for each drawn task in
+        training, the partners included. It comes after `relabel` and before the
+        network and `transform`, and must not look at other tasks.
       sample: `(variables, key) -> variables`, once per meta-batch in training.
       perturb: `variables -> Perturbation`, noise on hidden outputs within a task, in
         training and at test time.
@@ -46,6 +49,9 @@ class Strategy(NamedTuple):
         support set, it may be returned once, `[B, ...]`; the learner then adapts once.
         If each new task needs only a few of the tasks, use `PerTask`: devices of
         several processes then draw only those.
+      loss: `(learner, variables, task, context, layer) -> (loss, aux)`, in place of
+        `learner.loss` in training. The task is one that `transform` returned, which may
+        be of a subclass of `Task` with more fields.
       penalty: `(variables before sample, aux [B, m]) -> scalar`, added to the loss.
     """
 
@@ -55,10 +61,19 @@ class Strategy(NamedTuple):
     min_tasks: int = 1
     init: Callable[[Learner, Variables, Array, PyTree], PyTree] | None = None
     relabel: Callable[[Task, Array], Task] | None = None
+    augment: Callable[[Array, Task], Task] | None = None
     sample: Callable[[Variables, Array], Variables] | None = None
     perturb: Callable[[Variables], Perturbation] | None = None
     transform: Callable[[Task, Array, int], Task] | None = None
+    loss: (
+        Callable[[Learner, Variables, Task, TaskContext, int], tuple[Array, Aux]] | None
+    ) = None
     penalty: Callable[[Variables, Aux], Array] | None = None
+
+    @property
+    def changes_inputs(self) -> bool:
+        """Whether tasks have other samples than were drawn, at the input or deeper."""
+        return self.augment is not None or self.transform is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +107,13 @@ def vanilla() -> Strategy:
 def chain(*strategies: Strategy) -> Strategy:
     """Combine strategies into one.
 
-    Each member sees its own parameters as `variables.strategy`. Changes of labels and
-    variables are applied in order, penalties are added. At most one member may have a
-    `transform`, and at most one a `perturb`.
+    Each member sees its own parameters as `variables.strategy`. Changes of labels,
+    inputs and variables are applied in order, penalties are added. At most one member
+    may have a `transform`, at most one a `perturb` and at most one a `loss`.
 
     Raises:
-      InputError: if two members transform tasks or perturb hidden outputs.
+      InputError: if two members transform tasks, perturb hidden outputs or replace the
+        loss.
 
     Examples:
       >>> from mlti_jax.strategies import metareg, mlti
@@ -112,7 +128,9 @@ def chain(*strategies: Strategy) -> Strategy:
     members = list(enumerate(strategies))
     transforming = _only_one(strategies, "transform", "replace the tasks' samples")
     perturbing = _only_one(strategies, "perturb", "perturb hidden outputs")
+    replacing = _only_one(strategies, "loss", "replace the loss of a task")
     relabels = [s.relabel for s in strategies if s.relabel is not None]
+    augments = [s.augment for s in strategies if s.augment is not None]
     samples = [(i, s.sample) for i, s in members if s.sample is not None]
     penalties = [(i, s.penalty) for i, s in members if s.penalty is not None]
 
@@ -132,6 +150,12 @@ def chain(*strategies: Strategy) -> Strategy:
             tasks = function(tasks, k)
         return tasks
 
+    def augment(key: Array, task: Task) -> Task:
+        keys = jax.random.split(key, len(augments))
+        for function, k in zip(augments, keys, strict=True):
+            task = function(k, task)
+        return task
+
     def sample(variables: Variables, key: Array) -> Variables:
         keys = jax.random.split(key, len(strategies))
         for index, function in samples:
@@ -142,6 +166,16 @@ def chain(*strategies: Strategy) -> Strategy:
     def perturb(variables: Variables) -> Perturbation:
         index, function = perturbing[0]
         return function(own(variables, index))
+
+    def loss(
+        learner: Learner,
+        variables: Variables,
+        task: Task,
+        context: TaskContext,
+        layer: int,
+    ) -> tuple[Array, Aux]:
+        index, function = replacing[0]
+        return function(learner, own(variables, index), task, context, layer)
 
     def penalty(variables: Variables, aux: Aux) -> Array:
         terms = [function(own(variables, i), aux) for i, function in penalties]
@@ -154,9 +188,11 @@ def chain(*strategies: Strategy) -> Strategy:
         min_tasks=max(s.min_tasks for s in strategies),
         init=init,
         relabel=relabel if relabels else None,
+        augment=augment if augments else None,
         sample=sample if samples else None,
         perturb=perturb if perturbing else None,
         transform=transforming[0][1] if transforming else None,
+        loss=loss if replacing else None,
         penalty=penalty if penalties else None,
     )
 

@@ -56,3 +56,14 @@ def check_mixing(
         )
     check_positive("alpha", alpha)
     return METHODS[method]
+
+
+def check_boxes(boxes: str, method: str) -> None:
+    """Raise `InputError` if the boxes are unknown, or if the method cuts none."""
+    if boxes not in interpolation._BOXES:
+        raise unknown_name("choice of boxes", boxes, interpolation._BOXES)
+    if boxes != "shared" and method != "cutmix":
+        raise InputError(
+            f"boxes={boxes!r} is for cutmix, and interpolation.method is {method!r}; "
+            "set boxes='shared', or interpolate images with cutmix"
+        )

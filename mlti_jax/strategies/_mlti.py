@@ -12,7 +12,7 @@ from mlti_jax import augmentation, interpolation
 from mlti_jax._internal.checks import check_positive, unknown_name
 from mlti_jax.interpolation import Method
 from mlti_jax.strategies._base import PerTask, Strategy
-from mlti_jax.strategies._mixing import PAIR_FUNCTIONS, check_mixing
+from mlti_jax.strategies._mixing import PAIR_FUNCTIONS, check_boxes, check_mixing
 from mlti_jax.types import Array, Task
 
 # (key, task, lambda, method) -> task: an augmentation within one task
@@ -33,6 +33,7 @@ def mlti(
     alpha_intra: float | None = None,
     partners: str = "any",
     within: str | Within = "both",
+    boxes: str = "shared",
 ) -> Strategy:
     r"""Replace every task of the meta-batch with an interpolated one (Algs. 1 and 3).
 
@@ -52,6 +53,9 @@ def mlti(
       within: what happens if i = j: `both` sets are mixed as in any other pair, the
         `query` set is mixed with itself, or with the support set (`metamix`); or any
         other augmentation, as a function `(key, task, lambda, method) -> task`.
+      boxes: `shared` cuts one box for the support and the query set of a new task with
+        `cutmix`; `separate` draws one for each set, as the released code does. Support
+        and query then differ in how much they have of each task.
 
     Examples:
       >>> strategy = mlti(setting="non_label_sharing", method="cutmix", within="query")
@@ -59,6 +63,7 @@ def mlti(
       ((0,), 2)
     """
     mixing = check_mixing(setting, method, layers, alpha)
+    check_boxes(boxes, method)
     if partners not in interpolation._PARTNERS:
         raise unknown_name("choice of partners", partners, interpolation._PARTNERS)
     if not callable(within) and within not in WITHIN:
@@ -66,7 +71,7 @@ def mlti(
     augment = within if callable(within) else WITHIN[within]
     alpha_within = alpha if alpha_intra is None else alpha_intra
     check_positive("alpha_intra", alpha_within)
-    mix_pair = PAIR_FUNCTIONS[setting]
+    mix_pair = partial(PAIR_FUNCTIONS[setting], boxes=boxes)
 
     def one_task(key: Array, same: Array, task_i: Task, task_j: Task) -> Task:
         key_lambda, key_mix, key_within = jax.random.split(key, 3)
@@ -105,6 +110,7 @@ def intra(
     layers: tuple[int, ...] = (0,),
     alpha: float = 2.0,
     within: str | Within = "both",
+    boxes: str = "shared",
 ) -> Strategy:
     """Interpolate every task with itself only; arguments as in `mlti`.
 
@@ -119,6 +125,7 @@ def intra(
         alpha=alpha,
         partners="intra",
         within=within,
+        boxes=boxes,
     )
     return strategy._replace(name="intra")
 
@@ -129,6 +136,7 @@ def cross(
     method: str = "mixup",
     layers: tuple[int, ...] = (0,),
     alpha: float = 2.0,
+    boxes: str = "shared",
 ) -> Strategy:
     """Interpolate every task with another one only; arguments as in `mlti`.
 
@@ -137,6 +145,11 @@ def cross(
       'cross'
     """
     strategy = mlti(
-        setting=setting, method=method, layers=layers, alpha=alpha, partners="cross"
+        setting=setting,
+        method=method,
+        layers=layers,
+        alpha=alpha,
+        partners="cross",
+        boxes=boxes,
     )
     return strategy._replace(name="cross")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import numbers
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,9 @@ from mlti_jax.strategies._base import (
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 LossFn = Callable[[Variables, Task, Array], tuple[Array, Aux]]
+
+# Folded into the key of a step. Its split into five keys is `fold_in` of 0 to 4.
+_AUGMENT = 5
 
 
 def init_variables(
@@ -131,11 +135,21 @@ def meta_objective(
 
     def task_loss(variables: Variables, task: Task, key: Array) -> tuple[Array, Aux]:
         context = task_context(strategy, variables, key, train=True)
-        loss, aux = learner.loss(variables, task, context, layer)
+        if strategy.loss is None:
+            loss, aux = learner.loss(variables, task, context, layer)
+        else:
+            loss, aux = strategy.loss(learner, variables, task, context, layer)
         return loss, aux.replace(state=without_frozen(aux.state))
 
-    if samples is not None and (layer > 0 or strategy.transform is None):
-        tasks, samples = map_tasks(_take_samples, _at_once(plan))(samples, tasks), None
+    augment = strategy.augment
+    if augment is not None:
+        tasks = _with_keys(tasks, jax.random.fold_in(key, _AUGMENT))
+    take = partial(_take_samples, augment)
+    if layer > 0 or strategy.transform is None:
+        if samples is not None or augment is not None:
+            tasks, samples = map_tasks(take, _at_once(plan))(samples, tasks), None
+    elif samples is None and augment is not None:  # The transform may use any task.
+        tasks = plan.everywhere(jax.vmap(take, in_axes=(None, 0)))(None, tasks)
     if layer > 0:
         keys = jax.random.split(key_embed, tasks.domain.shape[0])
         tasks, states = map_tasks(embed, plan)(variables, (tasks, keys))
@@ -210,8 +224,9 @@ def _transformed_rows(
     """Apply the strategy's transform to tasks whose x are rows of `samples`."""
     transform = strategy.transform
     assert transform is not None
+    take = partial(_take_samples, strategy.augment)
     if not isinstance(transform, PerTask):  # It may use any of the tasks.
-        everything = plan.everywhere(jax.vmap(_take_samples, in_axes=(None, 0)))
+        everything = plan.everywhere(jax.vmap(take, in_axes=(None, 0)))
         tasks = everything(samples, tasks)
         return _transformed(strategy, tasks, key, 0, batch_size, plan)
 
@@ -219,22 +234,52 @@ def _transformed_rows(
         return transform.select(tasks, key, batch_size)
 
     def combine(samples: PyTree, inputs: PyTree) -> Task:
-        return transform.combine(_take_samples(samples, inputs))
+        return transform.combine(take(samples, inputs))
 
     inputs = plan.everywhere(select)(tasks, key)
     return map_tasks(combine, _at_once(plan))(samples, inputs)
 
 
-def _take_samples(samples: PyTree, tree: PyTree) -> PyTree:
-    """Replace row numbers with samples, in all tasks of a tree."""
+class _Drawn(NamedTuple):
+    """Inputs of a set that are not augmented yet; they take the place of its x.
+
+    Attributes:
+      x: samples, or their row numbers.
+      key: of the augmentation, the same for both sets of a task.
+    """
+
+    x: PyTree
+    key: Array
+
+
+def _with_keys(tasks: Task, key: Array) -> Task:
+    """Give each of the tasks `[M]` a key for its augmentation.
+
+    The key stays with the task, so that it is augmented in the same way wherever that
+    happens, also if it is the partner of several others.
+    """
+    keys = jax.random.split(key, tasks.domain.shape[0])
+
+    def drawn(batch: Batch) -> Batch:
+        return batch.replace(x=_Drawn(batch.x, keys))
+
+    return tasks.replace(support=drawn(tasks.support), query=drawn(tasks.query))
+
+
+def _take_samples(
+    augment: Callable[[Array, Task], Task] | None, samples: PyTree | None, tree: PyTree
+) -> PyTree:
+    """Replace row numbers with samples and augment, in all tasks of a tree."""
 
     def take(batch: Batch) -> Batch:
-        return batch.replace(x=take_inputs(samples, batch.x))
+        x = batch.x if augment is None else batch.x.x
+        return batch.replace(x=x if samples is None else take_inputs(samples, x))
 
     def fill(node: Any) -> Any:
         if not isinstance(node, Task):
             return node
-        return node.replace(support=take(node.support), query=take(node.query))
+        task = node.replace(support=take(node.support), query=take(node.query))
+        return task if augment is None else augment(node.support.x.key, task)
 
     return jax.tree.map(fill, tree, is_leaf=lambda node: isinstance(node, Task))
 

@@ -14,9 +14,11 @@ from mlti_jax.strategies._maxup import maxup
 from mlti_jax.strategies._metaaug import metaaug
 from mlti_jax.strategies._metadropout import metadropout
 from mlti_jax.strategies._metamix import metamix
+from mlti_jax.strategies._metamodulation import metamodulation
 from mlti_jax.strategies._metareg import metareg
 from mlti_jax.strategies._mlti import cross, intra, mlti
 from mlti_jax.strategies._taml import taml
+from mlti_jax.strategies._views import views
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "vanilla": vanilla,
@@ -29,6 +31,8 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "metareg": metareg,
     "taml": taml,
     "metadropout": metadropout,
+    "views": views,
+    "metamodulation": metamodulation,
 }
 
 

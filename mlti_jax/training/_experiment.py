@@ -388,6 +388,8 @@ def _check_size(experiment: Experiment) -> None:
     interpolates = experiment.strategy.transform is not None
     if interpolates and experiment.config.interpolation.method == "cutmix":
         jax.eval_shape(cutmix, jax.random.key(0), 0.5, task.support.x)
+    if experiment.strategy.augment is not None:
+        jax.eval_shape(experiment.strategy.augment, jax.random.key(0), task)
     needed = step_bytes(
         experiment.learner,
         state,

@@ -132,6 +132,49 @@ def test_query_only_where_partner_is_the_task_itself(tasks):
         assert unchanged == (int(partners[i]) == i)
 
 
+@pytest.mark.parametrize("name", ["mlti", "cross", "intra"])
+def test_boxes_of_support_and_query(name):
+    tasks = stack_tasks([make_task(s, shape=(8, 8, 1)) for s in range(4)])
+    # Pixels are their positions and those of the tasks differ: a box can be read off.
+    position = jnp.arange(64.0).reshape(8, 8, 1)
+    tasks = tasks.replace(
+        support=tasks.support.replace(x=0 * tasks.support.x),
+        query=tasks.query.replace(x=0 * tasks.query.x),
+    )
+    offsets = jnp.arange(4.0)[:, None, None, None, None]
+
+    def marked(batch):
+        samples = jnp.arange(batch.x.shape[1])[None, :, None, None, None]
+        return batch.replace(x=batch.x + position + 100 * samples + 10_000 * offsets)
+
+    tasks = tasks.replace(support=marked(tasks.support), query=marked(tasks.query))
+
+    def boxes_of(boxes, key):
+        strategy = STRATEGIES[name](
+            setting="label_sharing", method="cutmix", layers=(0,), boxes=boxes
+        )
+        mixed = jax.jit(strategy.transform, static_argnums=2)(tasks, key, 4)
+        # Where any sample of the set has changed.
+        return [
+            np.asarray((new.x[:, 0] != old.x).any(axis=(1, 4)))
+            for new, old in ((mixed.support, tasks.support), (mixed.query, tasks.query))
+        ]
+
+    same = {"shared": [], "separate": []}
+    for boxes in same:
+        for seed in range(6):
+            support, query = boxes_of(boxes, jax.random.key(seed))
+            same[boxes] += (support == query).all(axis=(1, 2)).tolist()
+    assert all(same["shared"])
+    assert np.mean(same["separate"]) < 0.3
+
+
+def test_boxes_are_for_cutmix():
+    assert strategies.mlti(setting="label_sharing", method="cutmix", boxes="separate")
+    with pytest.raises(InputError, match="is for cutmix, and interpolation.method is"):
+        strategies.cross(**LS, boxes="separate")
+
+
 @pytest.mark.parametrize(("name", "extra"), [("mlti", 1), ("cross", 1), ("intra", 0)])
 def test_a_single_task_gets_a_partner(maml, name, extra):
     strategy = strategies.make(name, setting="label_sharing")
@@ -225,6 +268,7 @@ def test_the_version_with_the_largest_loss_counts(maml, tasks):
         ({"method": "blend"}, "mixing method"),
         ({"partners": "next"}, "choice of partners"),
         ({"within": "support"}, "augmentation within a task"),
+        ({"boxes": "both"}, "choice of boxes"),
         ({"alpha": 0.0}, "alpha must be positive"),
         ({"alpha_intra": -1.0}, "alpha_intra must be positive"),
         ({"method": "cutmix", "layers": (0, 1)}, "layer 0 only"),

@@ -70,7 +70,13 @@ def combinations():
                         continue
                     marks = () if (name, setting) in QUICK else pytest.mark.slow
                     yield pytest.param(name, strategy, setting, marks=marks)
-    for strategy in ("mlti+metareg", "metamix+taml", "maxup+metadropout+metaaug"):
+    for strategy in (
+        "mlti+metareg",
+        "metamix+taml",
+        "maxup+metadropout+metaaug",
+        "mlti+views",
+        "views+metareg",
+    ):
         yield pytest.param("maml", strategy, "label_sharing", marks=pytest.mark.slow)
 
 

@@ -41,7 +41,7 @@ def run(kind, workdir, *method, workers=0, **changes):
 WRITTEN = ("step", "split", "loss", "accuracy", "ci95")
 
 
-METHODS = ["maml,mlti", "sl,vanilla"]
+METHODS = ["maml,mlti", "sl,vanilla", "protonet,mlti+views"]
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_results_are_the_same_bit_for_bit():
         text=True,
         cwd=ROOT,
         env=environment,
-        timeout=300,
+        timeout=450,
     )
     assert found.stdout.splitlines() == [
         f"{method} {kind} result True variables True"

@@ -78,6 +78,8 @@ QUICK = (
     ("matchingnet", "albert", "intra"),
     ("anil", "pose", "vanilla"),
     ("protonet", "mlp", "metaaug"),
+    ("matchingnet", "conv4", "views"),
+    ("matchingnet", "mlp", "metamodulation"),
     ("sl", "conv4", "vanilla"),
     ("mtl", "mlp", "vanilla"),
 )
@@ -101,9 +103,9 @@ def test_the_tables_are_complete():
         assert {each[position] for each in QUICK} == set(names)
         assert {each[position] for each in ALL} == set(names)
     assert set(QUICK) <= set(ALL)
-    # 4 gradient-based learners with 10 strategies, 2 metric-based ones with 7, and 2
+    # 4 gradient-based learners with 12 strategies, 2 metric-based ones with 9, and 2
     # supervised ones with 1; the last two families not for regression.
-    assert len(ALL) == 6 * 4 * 10 + 5 * (2 * 7 + 2)
+    assert len(ALL) == 6 * 4 * 12 + 5 * (2 * 9 + 2)
 
 
 @pytest.mark.parametrize("combination", QUICK, ids="-".join)
