@@ -14,7 +14,7 @@ The second command trains, and tests accuracy on tasks with equally many active 
 inactive molecules. The third one evaluates as FS-Mol does: delta-AUPRC on stratified
 support sets from all 157 test assays, compared with the published results. Models are
 chosen on the validation assays. `--config.learner.protonet.distance=mahalanobis` is
-the distance of FS-Mol's own prototypical network.
+similar to the distance of FS-Mol's own prototypical network.
 """
 
 from ml_collections import ConfigDict
