@@ -349,8 +349,9 @@ def main() -> None:
     path = absolute(OUTPUT.value) or PAGE
     figures_folder = path.parent / FIGURES
     results = Results(results_folder)
-    figures_folder.mkdir(exist_ok=True)
-    overview.draw(overview.comparisons(results), figures_folder / DIFFERENCES)
+    if compared := overview.comparisons(results):
+        figures_folder.mkdir(exist_ok=True)
+        overview.draw(compared, figures_folder / DIFFERENCES)
     draw_task_numbers(results, figures_folder)
     curves.draw_all(results, figures_folder)
     if averages := averaging.read_results(results_folder / "averaging"):

@@ -152,9 +152,7 @@ def _run_or_skip(
             from_first(take_over, trained, workdir, config)
         devices = max(1, len(experiment.plan.devices))
         from_first(note_layout, workdir, number_of_processes(), devices)
-        code = from_first(revision)  # before training: files may change meanwhile
         result, variables = _train_and_test(experiment, workdir, stopped, check_lock)
-        result["revision"] = code
         check_lock()
         from_first(lambda: write_json(workdir / RESULT, result, seal=True))
         if number := stopped():
@@ -212,8 +210,10 @@ def _train_and_test(
 ) -> RunResult:
     for note in experiment.notes:
         say(note, once=True)
+    code = from_first(revision)  # before training: files may change meanwhile
     with contextlib.ExitStack() as stack:
-        return _Run(experiment, workdir, stopped, check_lock, stack).run()
+        found = _Run(experiment, workdir, stopped, check_lock, stack).run()
+    return found._replace(result={**found.result, "revision": code})
 
 
 class _Run:

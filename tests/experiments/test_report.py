@@ -127,4 +127,5 @@ def test_only_curves_with_two_or_more_points_are_drawn(tmp_path, monkeypatch):
 def test_the_committed_page_is_up_to_date():
     page = report.PAGE.read_text(encoding="utf-8")
     assert page == report.page(FOLDER, report.PAGE.parent / report.FIGURES)
-    assert page.count("![") == len(report.CAPTIONS) + 1  # and that of the overview
+    for beginning in (*report.CAPTIONS, report.DIFFERENCES):
+        assert f"({report.FIGURES}/{beginning}" in page, beginning

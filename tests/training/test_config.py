@@ -54,9 +54,9 @@ def test_fields_of_the_sections():
         "norm",
     }
     assert set(config.learner.sl) == {"learning_rate", "steps", "norm"}
-    assert set(config.strategy.mlti) == {"alpha", "alpha_intra", "within"}
-    assert set(config.strategy.intra) == {"alpha", "within"}
-    assert set(config.strategy.cross) == {"alpha"}
+    assert set(config.strategy.mlti) == {"alpha", "alpha_intra", "boxes", "within"}
+    assert set(config.strategy.intra) == {"alpha", "boxes", "within"}
+    assert set(config.strategy.cross) == {"alpha", "boxes"}
     assert set(config.strategy.metaaug) == {"shifts", "period"}
     assert set(config.backbone.albert) == {"pretrained", "pool"}
     assert config.learner.maml.eval_steps == config.learner.maml.steps == 5

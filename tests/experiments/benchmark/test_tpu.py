@@ -179,7 +179,10 @@ def test_defaults_and_patterns(monkeypatch):
     assert everything.devices == (1, 4)
     assert everything.arithmetics == ("float32", "bfloat16")
     some = tpu.request("v5e:2x2", ["maml_bio_*", "maml_bio_mlti"], ["4"], ["highest"])
-    assert len(some.cases) == 10
+    assert sorted(some.cases) == sorted(
+        case for case in everything.cases if case.startswith("maml_bio_")
+    )
+    assert len(some.cases) > 5
     assert (some.devices, some.arithmetics) == ((4,), ("highest",))
     assert tpu.request("v5e:2x2", None, None, None, quick=True).cases == tpu.QUICK
     # Only if it is named: it needs libtpu, and takes hours.
