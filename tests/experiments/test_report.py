@@ -124,6 +124,7 @@ def test_only_curves_with_two_or_more_points_are_drawn(tmp_path, monkeypatch):
     assert [figure.panels for figure in drawn] == [(PROTONET,)]
 
 
+@pytest.mark.slow  # A short training for each method with stored numerics
 def test_the_committed_page_is_up_to_date():
     page = report.PAGE.read_text(encoding="utf-8")
     assert page == report.page(FOLDER, report.PAGE.parent / report.FIGURES)
