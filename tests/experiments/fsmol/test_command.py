@@ -18,6 +18,7 @@ from mlti_jax.errors import InputError
 from mlti_jax.learners import TaskContext
 from mlti_jax.training import build, train_and_evaluate
 from mlti_jax.types import Batch, Task
+from tests.support.cli import reset_flags
 from tests.support.raw_files import prepare
 from tests.support.releases import write_fsmol_tables
 
@@ -59,6 +60,7 @@ def runs(data_dir, tmp_path_factory):
 
 
 def evaluate(**options):
+    reset_flags()  # Other tests of this process may have set them.
     flags.FLAGS.mark_as_parsed()
     with flagsaver.flagsaver(**options):
         command.main()
