@@ -24,6 +24,8 @@ from tests.support.releases import write_fsmol_tables
 
 pytest.importorskip("rdkit.Chem")
 pytest.importorskip("sklearn")
+# It defines flags, which `flagsaver` would remove if it were imported later.
+pytest.importorskip("array_record.python.array_record_data_source")
 
 
 @pytest.fixture(scope="module")
