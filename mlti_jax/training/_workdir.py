@@ -119,7 +119,7 @@ def _differences(workdir: pathlib.Path, config: Mapping[str, Any]) -> dict[str, 
     # Fields that an earlier version did not have had the effect of their defaults.
     defaults = json.loads(base_config().to_json_best_effort())
     saved = drop_without_effect(
-        flat_fields(defaults["train"], "train.") | flat_fields(read_config(workdir))
+        flat_fields(defaults) | flat_fields(read_config(workdir))
     )
     given = drop_without_effect(flat_fields(json.loads(json.dumps(config))))
     for name in _DATA_FIELDS:  # The checksums say which data it was.

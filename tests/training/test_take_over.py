@@ -118,6 +118,16 @@ def test_other_trainings_are_refused(runs, field, value):
     assert not (folder / "other" / "results.json").exists()
 
 
+def test_runs_of_earlier_versions_lack_options_of_later_strategies(runs):
+    folder, trained, other = runs
+    path = folder / "trained" / "config.json"
+    saved = json.loads(path.read_text())
+    del saved["sha256"], saved["strategy"]["views"], saved["strategy"]["mlti"]["boxes"]
+    path.write_text(json.dumps(saved))
+    found = train_and_evaluate(other(), folder / "other", folder / "trained")
+    assert found["step"] == trained["step"]
+
+
 def test_queries_of_validation_tasks_are_part_of_the_training(runs):
     folder, trained, other = runs
     experiment = other(**{"eval.queries": 3})
