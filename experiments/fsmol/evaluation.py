@@ -25,7 +25,7 @@ from mlti_jax.training import Experiment
 from mlti_jax.types import Array, Batch, PyTree, Task
 
 # Query sets are padded to one of these sizes (or to the next multiple of the last), so
-# that there are few programs.
+# that only a few programs are compiled.
 QUERIES = (128, 256, 512, 1024, 2048, 4096)
 SAMPLES_PER_PASS = 4096  # samples of the tasks that are adapted at once
 MOLECULES_PER_PASS = 2048  # whose features are computed at once
